@@ -19,7 +19,7 @@ from torch import Tensor
 
 from monge.nn.attention.linear import CHUNK, causal_linear_attention
 
-from .clock import turns
+from .clock import alternate
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 CHUNKS = (16, 32, 64, 128, 256)
@@ -36,7 +36,7 @@ def compare(heads: int, width: int, repeats: int) -> None:
     crossing = None
     for steps in LENGTHS:
         q, k, v = parts(heads, width, steps)
-        times = turns(
+        times = alternate(
             {
                 "softmax": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(
                     q, k, v, is_causal=True
@@ -52,7 +52,7 @@ def compare(heads: int, width: int, repeats: int) -> None:
             f"{soft / linear:5.1f}"
         )
     print(f"  linear is the quicker from n={crossing} on")
-    times = turns(
+    times = alternate(
         {f"{c}": lambda c=c: causal_linear_attention(q, k, v, c) for c in CHUNKS}, repeats
     )
     each = [f"{c}: {1e3 * statistics.median(spent):.1f} ms" for c, spent in times.items()]
@@ -62,10 +62,10 @@ def compare(heads: int, width: int, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5, help="rounds of A/B")
-    words = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     for heads, width in ((4, 32), (8, 64)):
-        compare(heads, width, words.repeats)
+        compare(heads, width, options.repeats)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Both have 3 + 3 blocks, 4 heads, width 256, 512 hidden units, 4000 symbols and the peer's weights;
 64 sources of 16 symbols, 5 beams, at most 40 symbols. The sequences are compared first. Sentences
 end after some 5 to 25 symbols, as translations do, or, as the worst case for a search that leaves
-finished sentences behind, never. All run turn about in one process on one thread after an
+finished sentences behind, never. All run alternately in one process on one thread after an
 unmeasured round: the median and spread of CPU time, and the ratio.
 
     python -m benchmarks.beam                # needs transformers for the peer
@@ -24,7 +24,7 @@ from monge.core.space import Space
 from monge.models.sequence.transformer import Transformer
 from monge.nn.attention.transformer import CausalTransformer
 
-from .clock import show, turns
+from .clock import alternate, show
 from .sides import installed
 
 SYMBOLS, WIDTH, DEPTH, HEADS, HIDDEN = 4000, 256, 3, 4, 512
@@ -137,7 +137,7 @@ def peer() -> Any | None:
         bos_token_id=0,
     )
     model = MarianMTModel(config).eval()
-    for parameter in model.parameters():  # laws that are not flat, so that beams differ
+    for parameter in model.parameters():  # distributions that are not flat, so that beams differ
         if parameter.requires_grad and parameter.ndim > 1:
             parameter.data.mul_(3.0)
     return model
@@ -179,16 +179,16 @@ def compare(ends: bool) -> None:
     work: dict[str, Callable[[], Tensor]] = {
         "monge": lambda: model.mode(source, model.SamplingConfig(beams=BEAMS))
     }
-    said = work["monge"]()
-    lengths = (said != END).sum(1)
+    found = work["monge"]()
+    lengths = (found != END).sum(1)
     print(
         f"sentences of {int(lengths.min())} to {int(lengths.max())} symbols, "
         f"{float(lengths.double().mean()):.1f} on average"
     )
     if other is not None:
         work["transformers"] = lambda: generate(other, x)
-        print(f"sequences that agree: {equal(said, generate(other, x)):.0%}")
-    times = turns(work, ROUNDS, warm=0)  # each has searched once
+        print(f"sequences that agree: {equal(found, generate(other, x)):.0%}")
+    times = alternate(work, ROUNDS, warm=0)  # each has searched once
     show(
         times,
         {

@@ -1,5 +1,5 @@
-"""What benchmarks measure with: CPU time of works that take turns in one process, told as medians
-with their spread, as ratios, and as the power of a size that a time grows with."""
+"""Timing for benchmarks: CPU times of functions that alternate in one process, as medians with
+their range, as ratios, and as the exponent by which a time grows with a size."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def timed(work: Work) -> float:
     return time.process_time() - start
 
 
-def turns(works: Mapping[str, Work], rounds: int, warm: int = 1) -> Times:
-    """CPU times of works that take turns (A/B/A/B), after so many unmeasured rounds."""
+def alternate(works: Mapping[str, Work], rounds: int, warm: int = 1) -> Times:
+    """CPU times of functions run alternately (A/B/A/B), after `warm` unmeasured rounds."""
     times: Times = {name: [] for name in works}
     for number in range(warm + rounds):
         for name, work in works.items():
@@ -30,14 +30,14 @@ def turns(works: Mapping[str, Work], rounds: int, warm: int = 1) -> Times:
     return times
 
 
-def told(times: Sequence[float], digits: int = 1) -> str:
-    """Median and, in brackets, lowest and highest."""
+def format_times(times: Sequence[float], digits: int = 1) -> str:
+    """The median and, in brackets, the range."""
     low, middle, high = (1e3 * t for t in (min(times), statistics.median(times), max(times)))
     return f"{middle:10.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def ratios(times: Times) -> dict[str, float]:
-    """The median of each over that of the first."""
+    """The median of each divided by that of the first."""
     first = statistics.median(next(iter(times.values())))
     return {name: statistics.median(each) / first for name, each in times.items()}
 
@@ -45,10 +45,10 @@ def ratios(times: Times) -> dict[str, float]:
 def show(
     times: Times, notes: Mapping[str, str] | None = None, digits: int = 1, head: str = "  "
 ) -> None:
-    """A line of each: its time, how many times that of the first it is, and what else is known."""
+    """Print one line each: its time, its ratio to the first, and a note."""
     wide = max(map(len, times)) + 1
     for name, ratio in ratios(times).items():
-        line = f"{head}{name:{wide}}{told(times[name], digits)}  ratio {ratio:.2f}"
+        line = f"{head}{name:{wide}}{format_times(times[name], digits)}  ratio {ratio:.2f}"
         print(f"{line}  {(notes or {}).get(name, '')}".rstrip(), flush=True)
 
 

@@ -1,10 +1,10 @@
 """Continuous flows beside torchdiffeq at matched error, and flow matching beside torchcfm.
 
 All sides share one perceptron and its weights. torchdiffeq is given the same state, x and its
-log-density, with the exact trace by one derivative an entry, as its own examples have it, and is
+log-density, with the exact trace by one derivative per entry, as its own examples have it, and is
 differentiated through its steps. Every side tries tolerances (or numbers of steps) from loose to
 tight and keeps the loosest whose root mean square error, against a solution in float64, is at most
-the one asked for. One thread, CPU time, turn about, median of rounds.
+the one asked for. One thread, CPU time, alternately, median of rounds.
 
     pip install 'monge[bench]'
     python -m benchmarks.cnf [--rounds 9]
@@ -28,7 +28,7 @@ from monge.nn.mlp import MLP
 from monge.solve.jacobian_trace import exact_trace
 from monge.solve.ode import Solver
 
-from .clock import Work, show, turns
+from .clock import Work, alternate, show
 from .sides import installed, stepper
 
 ERROR = 1e-4
@@ -40,7 +40,7 @@ Answer = Callable[[], Tensor]
 
 
 def flow(dims: int, width: int) -> ContinuousBijection:
-    """A flow of some bend: random weights, the same for all sides."""
+    """A non-linear flow: random weights, the same for all sides."""
     torch.manual_seed(0)
     made = ContinuousBijection(MLP.Config(width=width, depth=3), (dims,), 0, Solver())
     with torch.no_grad():
@@ -66,26 +66,26 @@ def torchdiffeq(made: ContinuousBijection, x: Tensor, tolerance: float) -> tuple
     from torchdiffeq import odeint
 
     velocity = made.velocity
-    words = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
+    settings = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
 
     def augmented(t: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return exact_trace(lambda y: velocity(y, t, None), state[0])
 
     def score() -> Tensor:
         start = (x, x.new_zeros(len(x)))
-        z, total = odeint(augmented, start, x.new_tensor([0.0, 1.0]), **words)
+        z, total = odeint(augmented, start, x.new_tensor([0.0, 1.0]), **settings)
         return total[-1] - z[-1].square().sum(1) / 2
 
     def sample() -> Tensor:
         with torch.no_grad():
-            return odeint(lambda t, y: velocity(y, t, None), x, x.new_tensor([1.0, 0.0]), **words)[
-                -1
-            ]
+            return odeint(
+                lambda t, y: velocity(y, t, None), x, x.new_tensor([1.0, 0.0]), **settings
+            )[-1]
 
     return score, sample
 
 
-def settle(make: Callable, ladder: list, which: int, truth: Tensor) -> tuple[Answer, float]:
+def cheapest(make: Callable, ladder: list, which: int, truth: Tensor) -> tuple[Answer, float]:
     """The cheapest of a ladder that reaches the error, and that error."""
     for rung in ladder:
         answer = make(rung)[which]
@@ -121,7 +121,7 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
         with torch.no_grad():
             truth = truths[which]()
         found = {
-            name: settle(make, ladder, which, truth) for name, (make, ladder) in makers.items()
+            name: cheapest(make, ladder, which, truth) for name, (make, ladder) in makers.items()
         }
         notes = {name: f"error {error:.1e}" for name, (_, error) in found.items()}
         sides = {
@@ -129,7 +129,7 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
             for name, (answer, _) in found.items()
         }
         print(f"{title} D={dims} 3x{width} B={rows}")
-        show(turns(sides, rounds, warm=2), notes, 2)
+        show(alternate(sides, rounds, warm=2), notes, 2)
 
 
 def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: str) -> None:
@@ -148,7 +148,7 @@ def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: st
         )
         sides[name] = stepper(model, loss)
     print(f"matching {coupling} D={dims}")
-    show(turns(sides, rounds, warm=2), digits=2)
+    show(alternate(sides, rounds, warm=2), digits=2)
 
 
 def peer_loss(model: CNF, x: Tensor, coupling: str) -> Answer:

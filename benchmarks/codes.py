@@ -2,11 +2,11 @@
 
     MONGE_DATA=path python -m benchmarks.codes [strokes sines sunspots] [--budget 60s]
 
-Test rows, nats a row. `ar` predicts a step from the p steps before it by least squares, with a
-covariance of its channels (the first p steps have regressions of their own) and p the best on
-validation rows; `linear_ar` is the law of that name, where rows have one length. Bounds of vrnn
-and stcn are importance-weighted as they are by default; `codes` is the rate of a row, what its
-codes hold; `gain` is what they lie above the better autoregression, with its standard error.
+Log-likelihoods of test rows in nats per row. `ar` predicts a step from the p steps before it by
+least squares, with a covariance of its channels (each of the first p steps has its own regression)
+and p the best on validation rows; `linear_ar` is the model of that name, if rows have one length.
+Bounds of vrnn and stcn are importance-weighted as by default; `codes` is the KL term per row;
+`gain` is the difference from the better autoregression, with its standard error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tasks", nargs="*", default=list(TASKS), metavar="|".join(TASKS))
     parser.add_argument("--models", nargs="*", default=["vrnn", "stcn"])
-    parser.add_argument("--words", nargs="*", default=[], help="settings of the models")
+    parser.add_argument("--settings", nargs="*", default=[], help="settings of the models")
     parser.add_argument("--budget", default="60s", help="of each fit")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
@@ -48,8 +48,8 @@ def main() -> None:
 
 
 def compare(name: str, chosen: argparse.Namespace) -> None:
-    """All laws of one set of data."""
-    what, words = TASKS[name]
+    """All models of one dataset."""
+    what, settings = TASKS[name]
     print(name)
     best: np.ndarray | None = None
     for model in chosen.models:
@@ -57,30 +57,30 @@ def compare(name: str, chosen: argparse.Namespace) -> None:
             run = monge.fit(
                 model,
                 what,
-                *words,
-                *chosen.words,
+                *settings,
+                *chosen.settings,
                 budget=chosen.budget,
                 seed=chosen.seed,
                 out=f"{folder}/run",
                 compute=ComputeConfig("cpu", threads=1),
             )
             if best is None:
-                best = rivals(run, what, words)
-            tell(model, run.score().value, best, held(run), run.result["step"])
+                best = baselines(run, what, settings)
+            print_row(model, run.score().value, best, mean_kl(run), run.result["step"])
 
 
-def rivals(run: Run, what: str, words: tuple[str, ...]) -> np.ndarray:
-    """The test rows' scores by the better autoregression."""
+def baselines(run: Run, what: str, settings: tuple[str, ...]) -> np.ndarray:
+    """Log-likelihoods of the test rows under the better autoregression."""
     splits = [pieces(run.rows(None, split).whole()) for split in ("train", "valid", "test")]
-    laws = {order: Regression(splits[0], order) for order in ORDERS}
-    order = max(ORDERS, key=lambda p: laws[p].scores(splits[1]).mean())
-    found = {f"ar({order})": laws[order].scores(splits[2])}
+    regressions = {order: Regression(splits[0], order) for order in ORDERS}
+    order = max(ORDERS, key=lambda p: regressions[p].scores(splits[1]).mean())
+    found = {f"ar({order})": regressions[order].scores(splits[2])}
     if not run.space.varies:
         with tempfile.TemporaryDirectory() as folder:
-            plain = monge.fit("sequence.linear_ar", what, *words, out=f"{folder}/run")
+            plain = monge.fit("sequence.linear_ar", what, *settings, out=f"{folder}/run")
             found["linear_ar"] = plain.score().value
     for name, nats in found.items():
-        tell(name, nats)
+        print_row(name, nats)
     return max(found.values(), key=lambda nats: nats.mean())
 
 
@@ -93,14 +93,14 @@ def pieces(batch: Batch) -> list[Tensor]:
 
 
 class Regression:
-    """x_t ~ N(A x_{t-p..t-1} + b, S), with A, b, S of their own for each of the first p steps."""
+    """x_t ~ N(A x_{t-p..t-1} + b, S), with separate A, b, S for each of the first p steps."""
 
     def __init__(self, rows: list[Tensor], order: int) -> None:
         self.order = order
-        self.laws = [solved(*design) for design in self.designs(rows)]
+        self.steps = [solved(*design) for design in self.designs(rows)]
 
     def designs(self, rows: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """What is read and what is foretold at step 0, 1, ... p - 1, and at all later ones."""
+        """Inputs and targets of the steps 0, 1, ... p - 1, and of all later ones together."""
         for t in range(self.order):
             long = [row for row in rows if len(row) > t]
             yield (
@@ -115,8 +115,8 @@ class Regression:
     def scores(self, rows: list[Tensor]) -> np.ndarray:
         """log p of every row."""
         parts = [
-            gaussian(*law, *design)
-            for law, design in zip(self.laws, self.designs(rows), strict=True)
+            gaussian(*step, *design)
+            for step, design in zip(self.steps, self.designs(rows), strict=True)
         ]
         lengths = torch.tensor([len(row) for row in rows])
         owners = [(lengths > t).nonzero()[:, 0] for t in range(self.order)]
@@ -146,8 +146,8 @@ def gaussian(weights: Tensor, factor: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def held(run: Run) -> float:
-    """Mean rate of a test row."""
+def mean_kl(run: Run) -> float:
+    """Mean KL term of a test row."""
     rows = run.rows(None, "test").whole()
     batch = rows[torch.arange(min(len(rows), 256))]
     noise = torch.randn(
@@ -157,14 +157,14 @@ def held(run: Run) -> float:
     return float(run.model.level_rates(batch, z).sum(-1).mean())
 
 
-def tell(
-    name: str, nats: np.ndarray, best: np.ndarray | None = None, rate: float = 0.0, steps: int = 0
+def print_row(
+    name: str, nats: np.ndarray, best: np.ndarray | None = None, kl: float = 0.0, steps: int = 0
 ) -> None:
     line = f"  {name:22}{nats.mean():9.2f}"
     if best is not None:
         gain = nats - best
         error = gain.std() / len(gain) ** 0.5
-        line += f"{gain.mean():9.2f}{error:7.2f}{rate:8.2f}{steps:8}"
+        line += f"{gain.mean():9.2f}{error:7.2f}{kl:8.2f}{steps:8}"
     print(line, flush=True)
 
 

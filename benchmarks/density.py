@@ -2,7 +2,7 @@
 
     MONGE_DATA=path python -m benchmarks.density nltcs plants --models made nade --budget 5m
     MONGE_DATA=path python -m benchmarks.density digits greys --models coupling glow cnf \\
-        --budget 20m --rows 500                        # bits/dim of flows of pictures
+        --budget 20m --rows 500                        # bits/dim of flows on images
     python -m benchmarks.density digits                # every model that takes the data
 
 nltcs, plants, jester, dna (folders of train, valid and test files below debd/), mnist (idx files,
@@ -31,7 +31,7 @@ from monge.evaluate.likelihood import row_likelihoods
 
 @dataclass(frozen=True)
 class Task:
-    """Data, the unit their figures are told in, and figures of others."""
+    """Data, the unit of their figures, and published figures."""
 
     data: str
     unit: str
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def fitting(name: str) -> list[str]:
-    """The exact laws that are made for such data."""
+    """The models with exact likelihoods that suit such data."""
     if name in FITTING:
         return FITTING[name]
     known = [
@@ -90,9 +90,9 @@ def fitting(name: str) -> list[str]:
 
 
 def measure(name: str, model: str, budget: str, most: int | None, known: float | None) -> None:
-    task, begun = TASKS[name], time.perf_counter()
-    with tempfile.TemporaryDirectory() as place:
-        run = monge.fit(model, task.data, budget=budget, out=f"{place}/run")
+    task, started = TASKS[name], time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        run = monge.fit(model, task.data, budget=budget, out=f"{folder}/run")
         rows = run.rows()
         rows.index = rows.index[:most]
         found = row_likelihoods(run.require(HasLikelihood), chunks(rows), run.space.dims)
@@ -101,7 +101,7 @@ def measure(name: str, model: str, budget: str, most: int | None, known: float |
         value, error = found.bits_per_dim, abs(found.bits_per_dim / value) * error
     print(
         f"{name:8}{model:14}{value:10.3f}{error:8.3f}{'' if known is None else known:>11}  "
-        f"{task.unit:9}{time.perf_counter() - begun:6.0f}",
+        f"{task.unit:9}{time.perf_counter() - started:6.0f}",
         flush=True,
     )
 

@@ -1,11 +1,11 @@
-"""Diffusion beside diffusers: a step of training, and 64 pictures at equal quality.
+"""Diffusion beside diffusers: a training step, and 64 images at equal quality.
 
 Training: U-Nets of three levels and nearly equal FLOPs (both are counted and printed; the ratio is
-of times a FLOP) on 28x28 pictures, batch 64: forward, backward and fused Adam on the mean square
-of the noise. Sampling: one law fitted on digits; the peer's DDPM and DDIM schedulers lead the
-noise it predicts down 50 steps, ours takes DPM-Solver++ of few steps on the same weights. Quality
-is the energy distance of 2000 draws to held-out digits, beside that of training digits. Sides take
-turns in one process on one thread; medians and spreads of CPU time.
+of times per FLOP) on 28x28 images, batch 64: forward, backward and fused Adam on the mean square
+of the noise. Sampling: one model fitted on digits; the peer's DDPM and DDIM schedulers take 50
+steps with its predicted noise, ours takes DPM-Solver++ of few steps on the same weights. Quality
+is the energy distance of 2000 samples to held-out digits, beside that of training digits. Sides
+alternate in one process on one thread; medians and spreads of CPU time.
 
     pip install 'monge[bench]'
     python -m benchmarks.diffusion [--seconds 60] [--steps 10]
@@ -37,7 +37,7 @@ from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
-from .clock import ratios, show, turns
+from .clock import alternate, ratios, show
 from .sides import installed, stepper, weights
 
 SIDE, ROWS, DRAWS, PEER_STEPS, TIMES = 28, 64, 2000, 50, 1000
@@ -45,7 +45,7 @@ SIDE, ROWS, DRAWS, PEER_STEPS, TIMES = 28, 64, 2000, 50, 1000
 
 @dataclass(frozen=True)
 class Side:
-    """A network that says what noise is in z (B, 1, 28, 28) at times (B,)."""
+    """A network that predicts the noise in z (B, 1, 28, 28) at times (B,)."""
 
     net: nn.Module
     noise: Callable[[Tensor, Tensor], Tensor]
@@ -90,13 +90,13 @@ def theirs() -> Side:
 
 def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
     flops = {name: side.flops() for name, side in sides.items()}
-    times = turns({name: side.trainer(bf16) for name, side in sides.items()}, repeats)
+    times = alternate({name: side.trainer(bf16) for name, side in sides.items()}, repeats)
     print(f"train step, batch {ROWS}, {'bf16' if bf16 else 'float32'}")
     show(
         times,
         {
-            name: f"{flops[name] / 1e6:.0f} MFLOP a picture forward, {weights(side.net)} "
-            "weights; of the time a FLOP, "
+            name: f"{flops[name] / 1e6:.0f} MFLOP per image forward, {weights(side.net)} "
+            "weights; ratio of the times per FLOP "
             f"{ratios(times)[name] * flops['monge'] / flops[name]:.2f}"
             for name, side in sides.items()
         },
@@ -105,24 +105,24 @@ def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
 
 
 def fitted(seconds: float) -> tuple[DDPM, Tensor, Tensor]:
-    """A law of digits, held-out and training pictures."""
+    """A model of digits, and held-out and training images."""
     view = data.open("digits").view("image")
     train, test = view.rows("train"), view.rows("test")
-    suit = DDPM.defaults(view.space)
+    defaults = DDPM.defaults(view.space)
     torch.manual_seed(0)
-    model = suit.config.build(view.space)
-    trainer = Trainer(model, train, suit.train, seed=0)
+    model = defaults.config.build(view.space)
+    trainer = Trainer(model, train, defaults.train, seed=0)
     for _ in fit(trainer, Budget(seconds=seconds)):
         pass
     trainer.ema.put(trainer.ema.weights)
     whole = [rows.batch(torch.arange(len(rows))).x for rows in (test, train)]
-    print(f"a law of digits after {trainer.step} steps")
+    print(f"model of digits after {trainer.step} steps")
     return model.eval(), whole[0], whole[1]
 
 
 @torch.no_grad()
 def scheduled(model: DDPM, kind: Any, n: int, seed: int = 0) -> Tensor:
-    """Digits by a scheduler of diffusers from the noise that our law predicts."""
+    """Digits by a scheduler of diffusers from the noise that our model predicts."""
     grid = model.schedule.grid(TIMES)[1:]
     shares = model.schedule.alpha_bar(grid)
     before = torch.cat([torch.ones(1), shares[:-1]])
@@ -152,12 +152,12 @@ def sample(model: DDPM, test: Tensor, known: Tensor, steps: int, repeats: int) -
         f"diffusers, DDIM, {PEER_STEPS} steps": lambda n: scheduled(model, DDIMScheduler, n),
         f"diffusers, DDPM, {PEER_STEPS} steps": lambda n: scheduled(model, DDPMScheduler, n),
     }
-    times = turns({name: partial(work, ROWS) for name, work in works.items()}, repeats)
+    times = alternate({name: partial(work, ROWS) for name, work in works.items()}, repeats)
     eye = FeatureMap(model.space)
     real = eye(Batch(test))
     same = energy(eye(Batch(known)), real)
     print(
-        f"{ROWS} pictures; energy distance of {DRAWS} draws to held-out digits, that of "
+        f"{ROWS} images; energy distance of {DRAWS} samples to held-out digits, that of "
         f"training digits is {same.value:.4f}"
     )
     away = {name: energy(eye(Batch(work(DRAWS))), real) for name, work in works.items()}
@@ -170,19 +170,21 @@ def sample(model: DDPM, test: Tensor, known: Tensor, steps: int, repeats: int) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60, help="of fitting the law of digits")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="training time of the model of digits"
+    )
     parser.add_argument("--steps", type=int, default=10, help="steps of our sampler")
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of each side")
     parser.add_argument("--bf16", action="store_true", help="also train in bf16, where it runs")
-    words = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if not installed("diffusers"):
-        return train({"monge": ours()}, words.repeats, False)
+        return train({"monge": ours()}, options.repeats, False)
     sides = {"monge": ours(), "diffusers": theirs()}
-    for bf16 in (False, True)[: 1 + words.bf16]:
-        train(sides, words.repeats, bf16)
-    sample(*fitted(words.seconds), words.steps, words.repeats)
+    for bf16 in (False, True)[: 1 + options.bf16]:
+        train(sides, options.repeats, bf16)
+    sample(*fitted(options.seconds), options.steps, options.repeats)
 
 
 if __name__ == "__main__":

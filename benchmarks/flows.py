@@ -3,10 +3,10 @@
 maf: one masked affine map of 64 entries, 3x512, 1024 rows. Couplings: 8 layers of 32 entries with
 networks of 2x256, a scaling and a permutation between them, 512 rows, moved by rational-quadratic
 splines of 8 pieces or by affine maps. All sides have the same networks; the numbers of weights are
-printed. Before nflows' couplings are timed their weights are copied into ours, and both must say
-the same of the same rows; of every side, a sample must have the density that its own map gives it.
-The sides take turns in one process on one thread; reported are median and spread of CPU time and
-the ratio of medians, peer by ours.
+printed. Before nflows' couplings are timed their weights are copied into ours, and both must
+assign the same densities to the same rows; every side must score its own samples. The sides
+alternate in one process on one thread; reported are median and spread of CPU time and the ratio of
+medians, peer by ours.
 
     pip install 'monge[bench]'
     python -m benchmarks.flows [maf spline affine] [--repeats 15]
@@ -30,7 +30,7 @@ from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.nn.mlp import MLP
 from monge.prob.bijections.spline import UNIT_DERIVATIVE_LOGIT
 
-from .clock import Work, show, turns
+from .clock import Work, alternate, show
 from .sides import installed, stepper, weights
 
 LAYERS, WIDTH, BINS, REACH = 8, 256, 8, 5.0
@@ -123,8 +123,8 @@ def zuko_coupling(dims: int, kind: str) -> Side:
     from zuko.flows import MAF as Affine
     from zuko.flows import NSF
 
-    words: dict[str, Any] = {"transforms": LAYERS, "passes": 2, "hidden_features": [WIDTH] * 2}
-    flow = Affine(dims, 0, **words) if kind == "affine" else NSF(dims, 0, bins=BINS, **words)
+    settings: dict[str, Any] = {"transforms": LAYERS, "passes": 2, "hidden_features": [WIDTH] * 2}
+    flow = Affine(dims, 0, **settings) if kind == "affine" else NSF(dims, 0, bins=BINS, **settings)
     return Side(flow, lambda x: flow().log_prob(x), lambda n: flow().sample((n,)))
 
 
@@ -188,7 +188,7 @@ def copied(ours: nn.Module, theirs: nn.Module) -> None:
 
 
 def agree(sides: dict[str, Side], x: Tensor, kind: str) -> None:
-    """What was said of each side to be checked before it is timed."""
+    """Check densities and samples of every side before it is timed."""
     if "nflows" in sides and kind == "spline":
         copied(sides["monge"].module, sides["nflows"].module)
         ours, theirs = (sides[name].log_prob(x) for name in ("monge", "nflows"))
@@ -198,18 +198,20 @@ def agree(sides: dict[str, Side], x: Tensor, kind: str) -> None:
             f"{float((ours - theirs).detach().abs().max()):.1e} nats"
         )
     for name, side in sides.items():
-        drawn = side.sample(1024)
-        assert drawn.isfinite().all(), f"{name} draws what is not finite"
-        assert side.log_prob(drawn).isfinite().all(), f"{name} cannot score its own draws"
+        samples = side.sample(1024)
+        assert samples.isfinite().all(), f"samples of {name} are not finite"
+        assert side.log_prob(samples).isfinite().all(), f"{name} cannot score its samples"
 
 
 def compare(task: str, repeats: int) -> None:
-    makers, words, rows = TASKS[task]
+    makers, arguments, rows = TASKS[task]
     torch.manual_seed(0)
     sides = {
-        name: make(*words) for name, make in makers.items() if name == "monge" or installed(name)
+        name: make(*arguments)
+        for name, make in makers.items()
+        if name == "monge" or installed(name)
     }
-    x = torch.randn(rows, words[0])
+    x = torch.randn(rows, arguments[0])
     print(
         f"{task}, {rows} rows; weights: "
         + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items())
@@ -229,17 +231,17 @@ def compare(task: str, repeats: int) -> None:
     }
     for what, each in works.items():
         fewer = max(3, repeats // 3) if task == "maf" and what == "sample" else repeats
-        show(turns(each, fewer, warm=3), digits=2, head=f"  {what:12}")
+        show(alternate(each, fewer, warm=3), digits=2, head=f"  {what:12}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tasks", nargs="*", default=list(TASKS))
-    parser.add_argument("--repeats", type=int, default=15, help="turns of each side")
-    words = parser.parse_args()
+    parser.add_argument("--repeats", type=int, default=15, help="rounds of each side")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    for task in words.tasks:
-        compare(task, words.repeats)
+    for task in options.tasks:
+        compare(task, options.repeats)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Forecasts of ETTh1, sunspots and airline passengers beside published and naive figures.
 
     MONGE_DATA=path python -m benchmarks.forecast                 # minutes on one thread
-    MONGE_DATA=path python -m benchmarks.forecast ETTh1-96 --words net=dlinear --budget 60s
+    MONGE_DATA=path python -m benchmarks.forecast ETTh1-96 --settings net=dlinear --budget 60s
 
 ett/ETTh1.csv.gz and series/*.csv are not part of the project. ETTh1: the first 8640 / 2880 / 2880
 hours, standardised by training hours, lookback 336, every window of the test hours, all channels.
@@ -23,10 +23,10 @@ ETT = "ett/ETTh1.csv"
 
 @dataclass(frozen=True)
 class Task:
-    """A series, how it is cut, and what others reached."""
+    """A series, its windows, and published errors."""
 
     what: str
-    words: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     published: dict[str, float] = field(default_factory=dict)
 
 
@@ -48,14 +48,14 @@ TASKS |= {
     "airline": Task("series/airline-passengers.csv", ("data.horizon=12",)),
 }
 SHOWN = ("ETTh1-96", "sunspots", "airline")
-RIVALS = ("naive", "seasonal_naive", "ar1")
+BASELINES = ("naive", "seasonal_naive", "ar1")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("tasks", nargs="*", default=list(SHOWN), metavar="|".join(TASKS))
     parser.add_argument("--models", nargs="*", default=["sequence.direct_forecast"])
-    parser.add_argument("--words", nargs="*", default=[])
+    parser.add_argument("--settings", nargs="*", default=[])
     parser.add_argument("--budget", default="60s")
     chosen = parser.parse_args()
     print(
@@ -63,42 +63,42 @@ def main() -> None:
     )
     for name in chosen.tasks:
         for model in chosen.models:
-            measure(name, model, chosen.words, chosen.budget)
+            measure(name, model, chosen.settings, chosen.budget)
 
 
-def measure(name: str, model: str, words: Sequence[str], budget: str) -> None:
-    """One fit on one thread, told with its references."""
+def measure(name: str, model: str, settings: Sequence[str], budget: str) -> None:
+    """Print one fit on one thread beside its references."""
     import monge
     from monge.train.device import ComputeConfig
 
-    task, begun = TASKS[name], time.perf_counter()
+    task, started = TASKS[name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = monge.fit(
             model,
             task.what,
-            *task.words,
-            *words,
+            *task.settings,
+            *settings,
             budget=budget,
             out=f"{folder}/run",
             compute=ComputeConfig("cpu", threads=1),
         )
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         found = {key: score.value for key, score in run.evaluate().items()}
     print(name)
-    tell(
+    print_row(
         model,
         [found.get(key) for key in ("mse", "mae", "mase", "smape", "crps", "coverage_0.8")],
         seconds,
     )
-    for rival in RIVALS:
-        tell(
+    for rival in BASELINES:
+        print_row(
             rival, [found.get(f"{rival}.{key}") for key in ("mse", "mae", "mase", "smape", "crps")]
         )
     for rival, mse in task.published.items():
-        tell(f"{rival} (published)", [mse])
+        print_row(f"{rival} (published)", [mse])
 
 
-def tell(name: str, values: Sequence[float | None], seconds: float | None = None) -> None:
+def print_row(name: str, values: Sequence[float | None], seconds: float | None = None) -> None:
     cells = [f"{'' if value is None else format(value, '.3f'):>8}" for value in values]
     cells += [" " * 8] * (6 - len(cells))
     print(

@@ -1,9 +1,9 @@
-"""A step of the two-player game through our trainer against a bare loop with two optimisers.
+"""A step of adversarial training through our trainer against a bare loop with two optimisers.
 
 Both sides train the same networks (perceptrons of 3 x 256, or the convolutions of dcgan) on the
 same batches of the same rows of bytes with the same fused Adams and no averaging, in one process
-and turn about (A/B/A/B). Reported are median and spread of CPU time, and ours / bare;
-before that, one unmeasured round in which the bare loop has our noise must end at our weights.
+alternately (A/B/A/B). Reported are median and spread of CPU time, and ours / bare; before that,
+one unmeasured round in which the bare loop has our noise must end at our weights.
 
     python -m benchmarks.gan [--rounds 7] [--steps 50]
 """
@@ -28,8 +28,8 @@ from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
 from monge.train.trainer import Trainer
 
-from .clock import show, turns
-from .sides import Held
+from .clock import alternate, show
+from .sides import InMemoryRows
 
 ROWS, BATCH, RATE, BETAS = 8192, 64, 2e-4, (0.5, 0.999)
 SPACE = Space(kind="levels", shape=(1, 16, 16), size=256, rows=ROWS)
@@ -40,8 +40,8 @@ def build(config: Config) -> AdversarialModel:
     return config.build(SPACE)
 
 
-def ours(config: Config, rows: Held) -> tuple[AdversarialModel, Callable[[], None]]:
-    """A model and what plays one step of its game."""
+def ours(config: Config, rows: InMemoryRows) -> tuple[AdversarialModel, Callable[[], None]]:
+    """A model and a function that trains it for one step."""
     model = build(config)
     trainer = Trainer(model, rows, TrainConfig(lr=RATE, betas=BETAS, batch_size=BATCH, warmup=0))
 
@@ -52,12 +52,12 @@ def ours(config: Config, rows: Held) -> tuple[AdversarialModel, Callable[[], Non
 
 
 def bare(
-    config: Config, rows: Held, seeded: bool = False
+    config: Config, rows: InMemoryRows, seeded: bool = False
 ) -> tuple[AdversarialModel, Callable[[], None]]:
-    """What a person would write by hand; `seeded`, each move has the noise that ours has."""
+    """A hand-written loop; with `seeded`, every update has the random numbers of the trainer."""
     model = build(config).train()
-    players = model.discriminator, model.generator
-    movers = [torch.optim.Adam(p.parameters(), RATE, BETAS, fused=True) for p in players]
+    networks = model.discriminator, model.generator
+    optimisers = [torch.optim.Adam(p.parameters(), RATE, BETAS, fused=True) for p in networks]
     order = torch.randperm(ROWS, generator=make_generator(derive_seed(0, "epoch", 0))).split(BATCH)
     none, count = torch.zeros(BATCH, 0), itertools.count()
 
@@ -69,9 +69,11 @@ def bare(
         for place, name in enumerate(("discriminator", "generator")):
             if seeded:
                 torch.manual_seed(derive_seed(0, "step", number, name))
-            drawn = 2 * number + place + -(-number // MONITOR_EVERY)  # ours monitors now and then
-            x = rows.x.index_select(0, order[drawn % len(order)]).float()
-            movers[place].zero_grad(set_to_none=True)
+            batch_number = (
+                2 * number + place + -(-number // MONITOR_EVERY)
+            )  # ours also monitors every few steps
+            x = rows.x.index_select(0, order[batch_number % len(order)]).float()
+            optimisers[place].zero_grad(set_to_none=True)
             if name == "discriminator":
                 fake = make().detach()
                 real = (x.flatten(1) + torch.rand(BATCH, SPACE.dims) - 128) / 128
@@ -81,12 +83,12 @@ def bare(
             else:
                 loss = (F.softplus(-model.discriminate(make(), none)) / 2).mean()
             loss.backward()
-            movers[place].step()
+            optimisers[place].step()
 
     return model, step
 
 
-def played(step: Callable[[], None], steps: int) -> None:
+def repeat(step: Callable[[], None], steps: int) -> None:
     for _ in range(steps):
         step()
 
@@ -97,21 +99,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = Held(torch.randint(0, 256, (ROWS, *SPACE.shape), generator=make_generator(0)).byte())
+    rows = InMemoryRows(
+        torch.randint(0, 256, (ROWS, *SPACE.shape), generator=make_generator(0)).byte()
+    )
     for title, config in (("gan", GAN.Config()), ("dcgan", DCGAN.Config())):
         sides = {"bare": bare(config, rows, seeded=True), "monge": ours(config, rows)}
         for _, step in sides.values():
-            played(step, 3)
-        apart = max(
+            repeat(step, 3)
+        difference = max(
             (a - b).abs().max().item()
             for a, b in zip(*(m.parameters() for m, _ in sides.values()), strict=True)
         )
         sides["bare"] = bare(config, rows)
-        print(f"{title}, {arguments.steps} steps; largest difference of a weight {apart:.1e}")
+        print(f"{title}, {arguments.steps} steps; largest weight difference {difference:.1e}")
         show(
-            turns(
+            alternate(
                 {
-                    name: partial(played, step, arguments.steps)
+                    name: partial(repeat, step, arguments.steps)
                     for name, (_, step) in sides.items()
                 },
                 arguments.rounds,

@@ -26,7 +26,7 @@ ROWS, PAIRS = 4000, 10
 
 
 def mean_distance(left: Callable[[int], Tensor], right: Callable[[int], Tensor]) -> float:
-    """The sliced distance of sets drawn by two makers, mean over pairs."""
+    """The sliced distance between sets from two sources, mean over pairs."""
     return statistics.mean(
         float(sliced(left(k), right(k), generator=make_generator(k))) for k in range(PAIRS)
     )

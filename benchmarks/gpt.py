@@ -1,10 +1,10 @@
-"""GPT: ours against transformers' GPT-2, a step of training, and drawing with the cache of each.
+"""GPT: ours against transformers' GPT-2, a training step, and sampling with the cache of each.
 
 Both have 4 blocks, 4 heads, width 128, 256 symbols and the same weights: the outputs of a pass are
 compared first. A step of training takes 12 rows of 64 symbols: loss, gradients and fused AdamW on
-both sides, without dropout and with the peer's own 0.1. Then each draws 500 symbols, the peer by
+both sides, without dropout and with the peer's own 0.1. Then each samples 500 symbols, the peer by
 `generate` and, in its favour, by a bare loop around its forward pass with the cache it recommends.
-All run turn about in one process on one thread after an unmeasured round; reported are the median
+All run alternately in one process on one thread after an unmeasured round; reported are the median
 and the spread of CPU time, and ratios. Last, how our time grows with the length: the exponent of a
 power law.
 
@@ -28,7 +28,7 @@ from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
 from monge.nn.attention.transformer import CausalTransformer
 
-from .clock import power, show, timed, turns
+from .clock import alternate, power, show, timed
 from .sides import installed, stepper
 
 SYMBOLS, WIDTH, DEPTH, HEADS = 256, 128, 4, 4
@@ -113,13 +113,13 @@ def generate(there: Any, rows: int, steps: int) -> Tensor:
 @torch.no_grad()
 def loop(there: Any, rows: int, steps: int) -> Tensor:
     """No processor of logits, no criterion of stopping: what the peer's network alone costs."""
-    now, past, drawn = torch.zeros(rows, 1, dtype=torch.long), None, []
+    now, past, sampled = torch.zeros(rows, 1, dtype=torch.long), None, []
     for _ in range(steps):
         out = there(now, past_key_values=past, use_cache=True)
         past = out.past_key_values
         now = torch.multinomial(out.logits[:, -1].softmax(-1), 1)
-        drawn.append(now)
-    return torch.cat(drawn, 1)
+        sampled.append(now)
+    return torch.cat(sampled, 1)
 
 
 def agree(there: Any, model: GPT, steps: int) -> None:
@@ -142,7 +142,7 @@ def compare(there: Any | None, model: GPT, rows: int, steps: int, repeats: int) 
     if there is not None:
         works["transformers, generate"] = lambda: generate(there, rows, steps)
         works["transformers, bare loop"] = lambda: loop(there, rows, steps)
-    times = turns(works, repeats)
+    times = alternate(works, repeats)
     print(f"  batch {rows}, {steps} symbols")
     show(
         times,
@@ -163,9 +163,9 @@ def train(repeats: int, dropout: float) -> None:
         copy(there, model)
         read = torch.cat([torch.zeros(ROWS, 1, dtype=torch.long), x[:, :-1]], 1)
         losses["transformers"] = there, lambda: there(read, labels=x, shift_labels=x).loss
-    begun = " and ".join(f"{float(loss()):.4f}" for _, loss in losses.values())
-    print(f"  a step of training, {ROWS} x {CONTEXT}, dropout {dropout}; losses {begun}")
-    times = turns({name: stepping(*pair) for name, pair in losses.items()}, repeats)
+    initial = " and ".join(f"{float(loss()):.4f}" for _, loss in losses.values())
+    print(f"  a step of training, {ROWS} x {CONTEXT}, dropout {dropout}; losses {initial}")
+    times = alternate({name: stepping(*pair) for name, pair in losses.items()}, repeats)
     show({name: [one / STEPS for one in spent] for name, spent in times.items()}, head="    ")
 
 
@@ -197,18 +197,18 @@ def grow(repeats: int, **fields: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=500, help="symbols drawn")
+    parser.add_argument("--steps", type=int, default=500, help="symbols sampled")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of A/B")
-    words = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"GPT {DEPTH} x {HEADS} x {WIDTH}, {SYMBOLS} symbols, one thread")
-    model, there = built(words.steps), peer(words.steps)
+    model, there = built(options.steps), peer(options.steps)
     if there is not None:
-        agree(there, model, words.steps)
+        agree(there, model, options.steps)
     for dropout in (0.0, 0.1):
-        train(words.repeats, dropout)
+        train(options.repeats, dropout)
     for rows in (1, 16):
-        compare(there, model, rows, words.steps, words.repeats)
+        compare(there, model, rows, options.steps, options.repeats)
     grow(3)
     grow(3, attention="linear")
 

@@ -17,9 +17,9 @@ import tempfile
 import monge
 
 
-def accuracy(data: str, folder: str, budget: str, *words: str) -> tuple[float, float]:
+def accuracy(data: str, folder: str, budget: str, *settings: str) -> tuple[float, float]:
     """Of a classifier on test rows, with its standard error."""
-    run = monge.fit("predict.mlp", data, *words, budget=budget, out=folder)
+    run = monge.fit("predict.mlp", data, *settings, budget=budget, out=folder)
     found = run.evaluate()["accuracy"]
     return found.value, found.stderr
 
@@ -28,21 +28,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", default="mnist+binarise")
     parser.add_argument("--labels", type=int, nargs="+", default=[100, 300, 1000, 3000])
-    parser.add_argument("--model", default="vae", help="what makes the codes")
-    parser.add_argument("--encoder", help="a run that makes them, instead of a fit")
-    parser.add_argument("--budget", default="60s", help="of the fit that makes codes")
-    parser.add_argument("--each", default="12s", help="of each classifier at most")
-    words = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        codes = words.encoder or str(
-            monge.fit(words.model, words.data, budget=words.budget, out=f"{place}/codes").folder
+    parser.add_argument("--model", default="vae", help="model that makes the codes")
+    parser.add_argument("--encoder", help="existing run that makes them")
+    parser.add_argument("--budget", default="60s", help="budget of that fit")
+    parser.add_argument("--each", default="12s", help="budget of each classifier")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        codes = options.encoder or str(
+            monge.fit(
+                options.model, options.data, budget=options.budget, out=f"{folder}/codes"
+            ).folder
         )
         print(f"{'labels':>8}{'pixels':>10}{'±':>8}{'codes':>10}{'±':>8}")
-        for count in words.labels:
+        for count in options.labels:
             labels = f"data.labels={count}"
-            pixels = accuracy(words.data, f"{place}/pixels-{count}", words.each, labels)
+            pixels = accuracy(options.data, f"{folder}/pixels-{count}", options.each, labels)
             latent = accuracy(
-                words.data, f"{place}/latent-{count}", words.each, labels, f"encoder={codes}"
+                options.data, f"{folder}/latent-{count}", options.each, labels, f"encoder={codes}"
             )
             print(
                 f"{count:8}{pixels[0]:10.4f}{pixels[1]:8.4f}{latent[0]:10.4f}{latent[1]:8.4f}",

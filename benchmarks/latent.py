@@ -1,8 +1,8 @@
-"""Latent laws side by side at equal steps: what posteriors and levels of codes are worth.
+"""Latent-variable models at equal steps: the effect of posteriors and of levels of codes.
 
-    MONGE_DATA=path python -m benchmarks.latent [--steps 4000] [--only vae iaf] [--words beta=1]
+    MONGE_DATA=path python -m benchmarks.latent [--steps 4000] [--only vae iaf] [--settings beta=1]
 
-Every law is fitted with its default settings to the same batches from the same seed, in one
+Every model is fitted with its default settings to the same batches from the same seed, in one
 process on one thread. Printed are, on the same test rows and in nats, the evidence lower bound,
 the importance-weighted bound with its standard error and what that lies above the factorised
 posterior's on the same rows, with the error of that difference; then CPU seconds of the fit, and
@@ -23,7 +23,7 @@ from monge.evaluate.likelihood import row_likelihoods
 from monge.run.run import Run
 from monge.train.device import ComputeConfig
 
-ENTRANTS = {
+MODELS = {
     "vae": ("vae", ()),
     "iaf": ("vae", ("posterior=iaf",)),
     "full": ("vae", ("posterior=full",)),
@@ -39,8 +39,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000, help="test rows that are scored")
     parser.add_argument("--samples", type=int, default=100, help="importance samples")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=list(ENTRANTS), choices=list(ENTRANTS))
-    parser.add_argument("--words", nargs="*", default=[], help="settings of every law")
+    parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--settings", nargs="*", default=[], help="settings of every model")
     chosen = parser.parse_args()
     print(
         f"{'':8}{'elbo':>9}{f'iw({chosen.samples})':>10}{'±':>6}{'gain':>8}{'±':>6}"
@@ -50,25 +50,25 @@ def main() -> None:
     for name in chosen.only:
         found = measure(name, chosen)
         first = first or found[1:]
-        tell(name, *found, *first)
+        print_row(name, *found, *first)
 
 
 def measure(name: str, chosen: argparse.Namespace) -> tuple[float, np.ndarray, float]:
     """One fit: its lower bound, the tighter one of each row, and CPU seconds."""
-    model, words = ENTRANTS[name]
+    model, settings = MODELS[name]
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.process_time()
+        started = time.process_time()
         run = monge.fit(
             model,
             chosen.data,
-            *words,
-            *chosen.words,
+            *settings,
+            *chosen.settings,
             seed=chosen.seed,
             budget=f"{chosen.steps}steps",
             out=f"{folder}/run",
             compute=ComputeConfig("cpu", threads=1),
         )
-        seconds = time.process_time() - begun
+        seconds = time.process_time() - started
         loose, tight = (scored(run, chosen.rows, k) for k in (1, chosen.samples))
     return float(loose.mean()), tight, seconds
 
@@ -81,7 +81,7 @@ def scored(run: Run, count: int, samples: int) -> np.ndarray:
     return row_likelihoods(run.model, iter([batch]), run.space.dims, options).value
 
 
-def tell(
+def print_row(
     name: str, elbo: float, tight: np.ndarray, seconds: float, base: np.ndarray, spent: float
 ) -> None:
     gain, share = tight - base, len(tight) ** -0.5

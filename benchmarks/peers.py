@@ -1,10 +1,11 @@
 """MADE with Gaussian conditionals beside the one-transform MAF of zuko and of nflows.
 
-All three are the same law: a masked network of the same width and depth that puts out a mean and
-a scale for each entry. Measured are `log_prob` without gradients and a step of training (forward,
-backward, Adam). The sides take turns (A/B/C/A/B/C) in one process on one thread, after unmeasured
-rounds; reported are the median and the spread (lowest to highest) of CPU time and the ratio of the
-medians, peer by ours. The numbers of weights are printed to show that the sizes agree.
+All three are the same model: a masked network of the same width and depth whose outputs are a mean
+and a scale for each entry. Measured are `log_prob` without gradients and a step of training
+(forward, backward, Adam). The sides alternate (A/B/C/A/B/C) in one process on one thread, after
+unmeasured rounds; reported are the median and the spread (lowest to highest) of CPU time and the
+ratio of the medians, peer by ours. The numbers of weights are printed to show that the sizes
+agree.
 
     pip install 'monge[bench]'
     python -m benchmarks.peers            # D=64, 3x512, 1024 rows
@@ -22,13 +23,13 @@ from torch import Tensor, nn
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-from .clock import Work, show, turns
+from .clock import Work, alternate, show
 from .sides import installed, stepper, weights
 
 
 @dataclass(frozen=True)
 class Side:
-    """A law under measurement."""
+    """A model under measurement."""
 
     module: nn.Module
     log_prob: Callable[[Tensor], Tensor]
@@ -77,7 +78,7 @@ def compare(sides: dict[str, Side], rows: int, dims: int, repeats: int) -> None:
     }
     for what, works in tasks.items():
         print(what)
-        show(turns(works, repeats, warm=3), digits=2)
+        show(alternate(works, repeats, warm=3), digits=2)
 
 
 def main() -> None:
@@ -86,19 +87,19 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512, help="units of a hidden layer")
     parser.add_argument("--depth", type=int, default=3, help="hidden layers")
     parser.add_argument("--rows", type=int, default=1024, help="rows of a batch")
-    parser.add_argument("--repeats", type=int, default=15, help="turns of each side")
-    words = parser.parse_args()
+    parser.add_argument("--repeats", type=int, default=15, help="rounds of each side")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    size = (words.dims, words.width, words.depth)
+    size = (options.dims, options.width, options.depth)
     sides = {"monge": ours(*size)}
     sides |= {name: build(*size) for name, build in PEERS.items() if installed(name)}
     print(
-        f"D={words.dims}, {words.depth}x{words.width}, {words.rows} rows, {words.repeats} "
-        "turns, one thread; weights: "
+        f"D={options.dims}, {options.depth}x{options.width}, {options.rows} rows, "
+        f"{options.repeats} rounds, one thread; weights: "
         + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items())
     )
-    compare(sides, words.rows, words.dims, words.repeats)
+    compare(sides, options.rows, options.dims, options.repeats)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Drawing from PixelCNN and PixelRNN: the row-cached scan against one full pass for each pixel.
+"""Sampling from PixelCNN and PixelRNN: the row-cached scan against one full pass for each pixel.
 
-One side draws whole pictures. The other is what public code does, a full pass of the network for
+One side samples whole images. The other is what public code does, a full pass of the network for
 every pixel; since that takes minutes, a few passes at random pixels are timed and multiplied by
-the number of pixels, the drawing itself left out in its favour. Both run turn about (A/B/A/B) in
-one process on one thread, after one unmeasured round. Reported are the median and the spread
-(lowest to highest) of CPU time, and the ratio of the medians. At a small size every pixel of both
-ways is drawn from the same noise and compared. Last, how the time of a scan grows with the number
-of pixels: the exponent of a power law, 1 for a cost that grows as one pass does.
+the number of pixels, without the cost of sampling. Both run alternately (A/B/A/B) in one process
+on one thread, after one unmeasured round. Reported are the median and the spread (lowest to
+highest) of CPU time, and the ratio of the medians. At a small size every pixel of both ways is
+sampled from the same noise and compared. Last, how the time of a scan grows with the number of
+pixels: the exponent of a power law, 1 for a cost that grows as one pass does.
 
-    python -m benchmarks.pixelcnn            # 7 layers of 64 channels, 28 x 28, 16 pictures
+    python -m benchmarks.pixelcnn            # 7 layers of 64 channels, 28 x 28, 16 images
     python -m benchmarks.pixelcnn --nets row diagonal        # PixelRNN alone, 3 layers of 64
 """
 
@@ -46,7 +46,7 @@ def built(net: RasterNet.Config, side: int) -> PixelCNN | PixelRNN:
     torch.manual_seed(0)
     space = Space(kind="binary", shape=(1, side, side), size=2, mean=(0.3,), scale=(0.5,))
     model = owner(net).Config(net=net).build(space).eval()
-    torch.nn.init.normal_(model.net.out.weight, std=0.1)  # a fresh network ignores the picture
+    torch.nn.init.normal_(model.net.out.weight, std=0.1)  # a fresh network ignores the image
     return model
 
 
@@ -66,7 +66,7 @@ def compare(net: RasterNet.Config, side: int, rows: int, repeats: int, passes: i
         scores.append(timed(lambda: model.log_prob(x)))
     name = type(net).__qualname__.partition(".")[0]
     print(
-        f"{name} {owner(net).__name__} {net.depth}x{net.width}, {side}x{side}, {rows} pictures, "
+        f"{name} {owner(net).__name__} {net.depth}x{net.width}, {side}x{side}, {rows} images, "
         f"{repeats} rounds, one thread"
     )
     show({"cached": scans, f"{pixels} x one full pass": each, "one log_prob": scores})
@@ -101,16 +101,16 @@ def grow(net: RasterNet.Config, rows: int, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=16, help="pictures drawn at once")
+    parser.add_argument("--rows", type=int, default=16, help="images sampled at once")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of A/B")
-    parser.add_argument("--passes", type=int, default=2, help="full passes timed a round")
+    parser.add_argument("--passes", type=int, default=2, help="full passes timed per round")
     parser.add_argument("--nets", nargs="*", default=list(NETS), choices=list(NETS))
-    words = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    for net in (NETS[name] for name in words.nets):
-        compare(net, 28, words.rows, words.repeats, words.passes)
-        agree(net, 10, words.rows)
-        grow(net, words.rows, 3)
+    for net in (NETS[name] for name in options.nets):
+        compare(net, 28, options.rows, options.repeats, options.passes)
+        agree(net, 10, options.rows)
+        grow(net, options.rows, 3)
 
 
 if __name__ == "__main__":

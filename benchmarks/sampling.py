@@ -1,13 +1,13 @@
-"""Drawing from MADE: the degree-sorted cached pass against one full pass for each entry.
+"""Sampling from MADE: the degree-sorted cached pass against one full pass for each entry.
 
-Both sides draw the same rows from the same noise with the same weights, in one process and turn
-about (A/B/A/B), after one unmeasured round; the larger setting repeats its slow side less often.
-Reported are the median and the spread (lowest to highest) of the CPU time of one thread, their
-ratio, and the share of entries on which both agree: every one but those where rounding decides.
-The time of an average full pass over the same rows is shown to say what the cached pass costs.
-A full pass multiplies by whole masked matrices, as public code does; `log_prob` leaves out most of
-the zeros. Last, how the cost grows with the number of entries D: the exponent of a power law over
-D = 64..1024 for a cached draw and for one full pass, which ought to be alike.
+Both sides sample the same rows from the same noise with the same weights, in one process,
+alternately (A/B/A/B), after one unmeasured round; the larger setting repeats its slow side less
+often. Reported are the median and the spread (lowest to highest) of the CPU time of one thread,
+their ratio, and the share of entries on which both agree: every one but those where rounding
+decides. The time of an average full pass over the same rows is shown for comparison. A full pass
+multiplies by whole masked matrices, as public code does; `log_prob` leaves out most of the zeros.
+Last, how the cost grows with the number of entries D: the exponent of a power law over D =
+64..1024 for cached sampling and for one full pass, which should be similar.
 
     python -m benchmarks.sampling            # D=64, 3x512, 1024 rows
     python -m benchmarks.sampling --large    # D=784, 1x1000 too, which takes minutes
@@ -25,7 +25,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-from .clock import power, show, timed, turns
+from .clock import alternate, power, show, timed
 
 
 def built(dims: int, width: int, depth: int, kind: str) -> MADE:
@@ -43,7 +43,7 @@ def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: st
     }
     one, other = (model.sample(rows, None, how, make_generator(1)) for how in ways.values())
     agree = (one - other).abs().le(1e-3).double().mean()
-    times = turns(
+    times = alternate(
         {
             name: partial(model.sample, rows, None, how, make_generator(1))
             for name, how in ways.items()
@@ -52,7 +52,7 @@ def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: st
         warm=0,
     )
     with torch.no_grad():
-        times |= turns({"one log_prob": lambda: model.log_prob(one)}, 5)
+        times |= alternate({"one log_prob": lambda: model.log_prob(one)}, 5)
     print(
         f"MADE D={dims}, {depth}x{width}, {kind}, {rows} rows, {repeats} rounds, one thread; "
         f"the samples agree on {agree:.4%} of the entries"
@@ -62,7 +62,7 @@ def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: st
 
 def grow(width: int, rows: int, repeats: int) -> None:
     sizes = (64, 128, 256, 512, 1024)
-    draws, passes = [], []
+    samples, passes = [], []
     for dims in sizes:
         model = built(dims, width, 1, "binary")
         x = model.sample(rows, generator=make_generator(0))
@@ -70,7 +70,7 @@ def grow(width: int, rows: int, repeats: int) -> None:
         for place, values in enumerate(x.T):
             full.feed(place, 2 * values[:, None] - 1)
         with torch.no_grad():
-            draws.append(
+            samples.append(
                 statistics.median(
                     timed(lambda model=model: model.sample(rows, generator=make_generator(1)))
                     for _ in range(repeats)
@@ -82,23 +82,23 @@ def grow(width: int, rows: int, repeats: int) -> None:
                 )
             )
     print(f"MADE 1x{width}, binary, {rows} rows, D = {', '.join(map(str, sizes))}")
-    for name, times in (("cached draw", draws), ("full pass", passes)):
+    for name, times in (("cached", samples), ("full pass", passes)):
         each = ", ".join(f"{1e3 * spent:.1f}" for spent in times)
         print(f"  {name:12}{each} ms: D to the power {power(sizes, times):.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1024, help="rows drawn at once")
+    parser.add_argument("--rows", type=int, default=1024, help="rows sampled at once")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of A/B")
     parser.add_argument("--large", action="store_true", help="also D=784 with 1000 units")
-    words = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     for kind in ("binary", "real"):
-        compare(64, 512, 3, words.rows, words.repeats, kind)
-    grow(1000, words.rows, words.repeats)
-    if words.large:
-        compare(784, 1000, 1, words.rows, 2, "binary")
+        compare(64, 512, 3, options.rows, options.repeats, kind)
+    grow(1000, options.rows, options.repeats)
+    if options.large:
+        compare(784, 1000, 1, options.rows, 2, "binary")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What benchmarks compare: peers where they are installed, networks as they are trained, rows."""
+"""Parts that benchmarks share: optional peer libraries, training steps, rows in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monge.core.batch import Batch
 
 
 def installed(name: str, module: str = "") -> bool:
-    """Whether a peer is there; if it is not, that is said."""
+    """Whether a peer library is installed; prints a note if it is not."""
     if importlib.util.find_spec(module or name):
         return True
     print(f"{name} is not installed, so it is left out; pip install 'monge[bench]'")
@@ -26,20 +26,20 @@ def weights(net: nn.Module) -> int:
 def stepper(
     net: nn.Module, loss: Callable[[], Tensor], decayed: bool = False
 ) -> Callable[[], None]:
-    """A step of training, with torch's fused Adam for every side; `decayed`, AdamW."""
+    """A training step with torch's fused Adam, or AdamW if `decayed`."""
     kind = torch.optim.AdamW if decayed else torch.optim.Adam
-    mover = kind(net.parameters(), 1e-4, fused=True)
+    optimiser = kind(net.parameters(), 1e-4, fused=True)
 
     def step() -> None:
-        mover.zero_grad()
+        optimiser.zero_grad()
         loss().mean().backward()
-        mover.step()
+        optimiser.step()
 
     return step
 
 
-class Held:
-    """Rows (N, *event) held as they are, made floats in the batch."""
+class InMemoryRows:
+    """Rows (N, *event) in memory, converted to floats per batch."""
 
     lengths = None
 

@@ -4,9 +4,9 @@
     MONGE_DATA=path python -m benchmarks.tables wine/winequality-white.csv
     python -m benchmarks.tables iris --models coupling maf --splits 5 --budget 60s
 
-Every model has its default settings but for the ten components. Figures are nats a row of the test
-split, the mean over as many random splits as asked for, with the standard error of that mean; with
-several splits, in brackets, how many of them the model won against both references.
+Every model has its default settings but for the ten components. Figures are nats per row of the
+test split, the mean over as many random splits as asked for, with the standard error of that mean;
+with several splits, in brackets, how many of them the model won against both references.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ REFERENCES = {"gaussian": (), "mixture": ("components=10",)}
 
 
 def score(
-    model: str, data: str, split: int, budget: str, threads: int, words: Sequence[str]
+    model: str, data: str, split: int, budget: str, threads: int, settings: Sequence[str]
 ) -> float:
-    """Nats a test row of one fit."""
+    """Nats per test row of one fit."""
     with tempfile.TemporaryDirectory() as folder:
         run = monge.fit(
             model,
             data,
-            *words,
+            *settings,
             f"data.seed={split}",
             budget=budget,
             out=f"{folder}/run",
@@ -40,7 +40,7 @@ def score(
         return run.score().score.value
 
 
-def told(values: Sequence[float]) -> str:
+def format_mean(values: Sequence[float]) -> str:
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return f"{statistics.mean(values):10.3f} ± {error:.3f}"
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", nargs="*", default=["iris", "wine", "breast_cancer"])
     parser.add_argument("--models", nargs="*", default=["coupling", "maf"])
-    parser.add_argument("--words", nargs="*", default=[], help="settings of the flows")
+    parser.add_argument("--settings", nargs="*", default=[], help="settings of the flows")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--budget", default="60s")
     parser.add_argument("--threads", type=int, default=0)
@@ -57,9 +57,9 @@ def main() -> None:
     for data in chosen.data:
         found: dict[str, list[float]] = {}
         for model in [*REFERENCES, *chosen.models]:
-            begun, words = time.perf_counter(), REFERENCES.get(model, chosen.words)
+            started, settings = time.perf_counter(), REFERENCES.get(model, chosen.settings)
             found[model] = [
-                score(model, data, split, chosen.budget, chosen.threads, words)
+                score(model, data, split, chosen.budget, chosen.threads, settings)
                 for split in range(chosen.splits)
             ]
             best = [
@@ -69,8 +69,8 @@ def main() -> None:
             won = sum(mine > other for mine, other in zip(found[model], best, strict=True))
             ahead = "" if model in REFERENCES else f"  won {won} of {chosen.splits}"
             print(
-                f"{data:28}{model:12}{told(found[model])}{ahead}"
-                f"  {time.perf_counter() - begun:.0f} s",
+                f"{data:28}{model:12}{format_mean(found[model])}{ahead}"
+                f"  {time.perf_counter() - started:.0f} s",
                 flush=True,
             )
 

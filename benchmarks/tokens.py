@@ -12,7 +12,7 @@ from pathlib import Path
 
 from monge.data.codecs.tokens import Text, tokenizer
 
-from .clock import show, turns
+from .clock import alternate, show
 
 ROUNDS = 5
 
@@ -40,7 +40,7 @@ def main() -> None:
         "monge": lambda: codec.encode(codec.codes(lines, str), str),
         "tokenizers": lambda: [own.ids for own in bare.encode_batch_fast(lines)],
     }
-    times, count = turns(work, ROUNDS), sum(map(len, rows))
+    times, count = alternate(work, ROUNDS), sum(map(len, rows))
     print(f"{count} tokens, equal to those of tokenizers: {same}")
     show(
         times,

@@ -1,12 +1,11 @@
-"""What the trainer costs: an epoch of a VAE through `fit` against a bare hand-written loop.
+"""Cost of the trainer: an epoch of a VAE through `fit` against a bare hand-written loop.
 
-Both sides train a VAE 784-512-256-16 on the same 60000 rows of bytes with the same fused Adam,
-the same batches of 128 taken from a seeded permutation and no averaging, in one process and turn
-about (A/B/A/B). Reported are median and spread of the CPU time of one thread, and ours / bare.
-Before that, one unmeasured round in which the bare loop is given our noise must end at our
-weights.
+Both sides train a VAE 784-512-256-16 on the same rows of bytes with the same fused Adam, the same
+batches of 128 from a seeded permutation and no EMA, alternately (A/B/A/B) in one process. Reported
+are the median and the range of the CPU time of one thread, and the ratio monge / bare. Before the
+measurement, one epoch in which the bare loop uses the trainer's seeds must reach the same weights.
 
-    python -m benchmarks.trainer [--rounds 7]
+    python -m benchmarks.trainer [--rounds 7] [--rows 60000]
 """
 
 from __future__ import annotations
@@ -27,34 +26,37 @@ from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import MAX_INIT_ROWS, Trainer
 
-from .clock import show, turns
-from .sides import Held
+from .clock import alternate, show
+from .sides import InMemoryRows
 
-ROWS, BATCH, RATE = 60_000, 128, 1e-3
-SPACE = Space(kind="binary", shape=(784,), mean=(0.3,), rows=ROWS)
+BATCH, LEARNING_RATE = 128, 1e-3
 
 
-def build() -> Model:
+def build(rows: InMemoryRows) -> Model:
     torch.manual_seed(0)
+    space = Space(kind="binary", shape=(784,), mean=(0.3,), rows=len(rows))
     net = DenseEncoderDecoder.Config(widths=(512, 256), activation="relu")
-    return VAE.Config(latent=16, net=net).build(SPACE)
+    return VAE.Config(latent=16, net=net).build(space)
 
 
-def ours(rows: Held) -> Model:
-    trainer = Trainer(build(), rows, TrainConfig(lr=RATE, batch_size=BATCH, warmup=0))
+def ours(rows: InMemoryRows) -> Model:
+    trainer = Trainer(build(rows), rows, TrainConfig(lr=LEARNING_RATE, batch_size=BATCH, warmup=0))
     for _ in fit(trainer, Budget(epochs=1)):
         pass
     return trainer.model
 
 
-def bare(rows: Held, seeded: bool = False) -> Model:
-    """What a person would write by hand; `seeded`, each step has the noise that ours has."""
-    model = build()
-    model.initialise_from_data(rows.batch(torch.arange(min(ROWS, MAX_INIT_ROWS))))
+def bare(rows: InMemoryRows, seeded: bool = False) -> Model:
+    """A hand-written loop; with `seeded`, every step has the random numbers of the trainer."""
+    model, count = build(rows), min(len(rows), MAX_INIT_ROWS)
+    if seeded:
+        torch.manual_seed(derive_seed(0, "begin"))
+    # the same rows as the trainer: evenly spaced over the data
+    model.initialise_from_data(rows.batch(torch.arange(count) * len(rows) // count))
     model.train()
-    optimiser = torch.optim.Adam(model.parameters(), RATE, fused=True)
-    order = torch.randperm(ROWS, generator=make_generator(derive_seed(0, "epoch", 0)))
-    for step in range(ROWS // BATCH):
+    optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE, fused=True)
+    order = torch.randperm(len(rows), generator=make_generator(derive_seed(0, "epoch", 0)))
+    for step in range(len(rows) // BATCH):
         if seeded:
             torch.manual_seed(derive_seed(0, "step", step, "model"))
         index = order[step * BATCH : (step + 1) * BATCH]
@@ -68,15 +70,17 @@ def bare(rows: Held, seeded: bool = False) -> Model:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--rounds", type=int, default=7, help="epochs of each side")
+    parser.add_argument("--rows", type=int, default=60_000, help="rows per epoch")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = Held((torch.rand(ROWS, 784, generator=make_generator(0)) < 0.3).byte())
+    rows = InMemoryRows((torch.rand(options.rows, 784, generator=make_generator(0)) < 0.3).byte())
     models = ours(rows), bare(rows, seeded=True)
     weights = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
-    apart = (weights[0] - weights[1]).abs().max().item()
-    print(f"{ROWS // BATCH} steps each; largest difference of a weight {apart:.1e}")
-    show(turns({"bare": partial(bare, rows), "monge": partial(ours, rows)}, rounds, warm=0))
+    difference = (weights[0] - weights[1]).abs().max().item()
+    print(f"{options.rows // BATCH} steps each; largest weight difference {difference:.1e}")
+    works = {"bare": partial(bare, rows), "monge": partial(ours, rows)}
+    show(alternate(works, options.rounds, warm=0))
 
 
 if __name__ == "__main__":

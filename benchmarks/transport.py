@@ -2,9 +2,9 @@
 
 Every side is given points (or, for the exact plan, a cost matrix), builds its own cost and returns
 a plan whose row sums miss their weights by at most the same L1 error, which is checked afterwards
-in float64; a side that misses it is marked. One thread, CPU time, turn about, median of rounds.
+in float64; a side that misses it is marked. One thread, CPU time, alternately, median of rounds.
 ott-jax is compiled before it is measured, and at n=4096 it is asked for ten times the error: in
-float32 its passes stall near 5e-4 there. The last lines tell how our time grows with n, what a
+float32 its passes stall near 5e-4 there. The last lines show how our time grows with n, what a
 problem of 20000 points takes in time and memory, and a batch of small problems against a loop.
 
     pip install 'monge[bench]'
@@ -27,7 +27,7 @@ from monge.solve.transport.exact import exact
 from monge.solve.transport.ground_cost import squared
 from monge.solve.transport.sinkhorn import sinkhorn
 
-from .clock import power, show, timed, turns
+from .clock import alternate, power, show, timed
 from .sides import installed
 
 Solver = Callable[[], Tensor]
@@ -106,14 +106,14 @@ PEERS = (("POT", "ot", pot), ("ott-jax", "ott", ott))
 
 def race(title: str, sides: dict[str, Solver], rounds: int) -> None:
     """Turn about; a side with a larger error has used up its passes or was asked for less, so its
-    ratio is at least what is said."""
+    ratio is a lower bound."""
     errors: dict[str, float] = {}
 
     def solved(name: str) -> None:
         errors[name] = float(sides[name]().sum())
 
     print(title)
-    times = turns({name: partial(solved, name) for name in sides}, rounds, warm=0)
+    times = alternate({name: partial(solved, name) for name in sides}, rounds, warm=0)
     show(
         times,
         {
@@ -172,9 +172,9 @@ def growth() -> None:
 
 def large() -> None:
     x, y = clouds(20_000, 2)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     plan = sinkhorn(x, y, 0.05, relative=True, tolerance=ERROR)
-    spent = time.perf_counter() - begun
+    spent = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"n=20000: {spent:.1f} s, {plan.passes} passes, error {plan.error:.1e}, peak memory of "

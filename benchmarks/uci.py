@@ -1,7 +1,7 @@
 """Regression on four UCI tables over their 20 canonical splits, beside Monte-Carlo dropout.
 
     MONGE_DATA=path python -m benchmarks.uci                     # all of it, minutes on two cores
-    MONGE_DATA=path python -m benchmarks.uci yacht --splits 3 --words net.width=50
+    MONGE_DATA=path python -m benchmarks.uci yacht --splits 3 --settings net.width=50
 
 Folders uci/boston, concrete, energy and yacht (data.txt with index files) are not part of the
 project. Each split is a fit of an ensemble of predict.mlp, whose members are thinned by dropout
@@ -48,7 +48,7 @@ the dozens that early stopping would need are worth more as training rows."""
 HELD, EPOCHS, STEPS = 0.02, 500, 4000
 """Share of the training rows that is held out; epochs of training, and steps at least."""
 PASSES = "passes=20"
-"""Masks of dropout that each member's law is the mean over."""
+"""Dropout masks over which the predictions of each member are averaged."""
 Found = dict[str, Any]
 
 
@@ -58,18 +58,18 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20, help="how many, from the first")
     parser.add_argument("--members", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
-    parser.add_argument("--words", nargs="*", default=[], help="settings other than these")
+    parser.add_argument("--settings", nargs="*", default=[], help="other settings")
     parser.add_argument("--keep", type=Path, help="file of results, one a line")
     chosen = parser.parse_args()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     found = list(results(chosen))
     print(
         f"{'data':10}{'splits':>6}  {'rmse':>15}  {'published':>13}  {'log-likelihood':>16}  "
-        f"{'published':>15}{'s a split':>11}"
+        f"{'published':>15}{'s per split':>12}"
     )
     for name in chosen.tables:
-        tell(name, [each for each in found if each["name"] == name])
-    print(f"{time.perf_counter() - begun:.0f} s")
+        print_row(name, [each for each in found if each["name"] == name])
+    print(f"{time.perf_counter() - started:.0f} s")
 
 
 def results(chosen: argparse.Namespace) -> Iterator[Found]:
@@ -81,7 +81,7 @@ def results(chosen: argparse.Namespace) -> Iterator[Found]:
             wanted.remove((each["name"], each["split"]))
             yield each
     with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
-        jobs = [pool.submit(measure, *job, chosen.members, chosen.words) for job in wanted]
+        jobs = [pool.submit(measure, *job, chosen.members, chosen.settings) for job in wanted]
         for job in as_completed(jobs):
             if chosen.keep:
                 with chosen.keep.open("a") as file:
@@ -89,7 +89,7 @@ def results(chosen: argparse.Namespace) -> Iterator[Found]:
             yield job.result()
 
 
-def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
+def measure(name: str, split: int, members: int, settings: Sequence[str]) -> Found:
     """One fit, and its error and log-likelihood on the test rows."""
     import monge
     from monge import data
@@ -98,7 +98,7 @@ def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
     from monge.evaluate.predictions import predict, prediction_metrics
     from monge.train.device import ComputeConfig
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     source = data.open(f"uci/{name}", f"split={split}", f"valid={HELD}")
     steps = max(EPOCHS * (len(source.rows_of("train")) // 64), STEPS)
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +106,7 @@ def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
             "predict.mlp",
             source,
             *SETTINGS,
-            *words,
+            *settings,
             budget=f"{steps}steps",
             ensemble=members,
             out=f"{folder}/run",
@@ -122,11 +122,11 @@ def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
         "split": split,
         "rmse": rmse,
         "log_likelihood": score,
-        "seconds": time.perf_counter() - begun,
+        "seconds": time.perf_counter() - started,
     }
 
 
-def tell(name: str, found: Sequence[Found]) -> None:
+def print_row(name: str, found: Sequence[Found]) -> None:
     rmse, rmse_error, score, score_error = PUBLISHED[name]
     seconds = mean(each["seconds"] for each in found)
     print(

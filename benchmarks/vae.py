@@ -1,11 +1,11 @@
 """An epoch of a VAE through our trainer beside one through pythae's BaseTrainer.
 
 Both train the same network, 784-512-16-512-784 with ReLU and Bernoulli outputs, on the same rows
-in batches of 128 with Adam, in one process on one thread and turn about. Ours is an epoch of
-`fit` with everything it does beside the steps; theirs is `train_step`, an epoch of their loop
-without its saving and logging. Reported are median and spread of CPU time of an epoch and the
-ratio of medians, theirs by ours. Before that, both begin from one set of weights, and their losses
-on one batch are printed to show that the laws agree.
+in batches of 128 with Adam, in one process on one thread alternately. Ours is an epoch of `fit`
+with everything it does beside the steps; theirs is `train_step`, an epoch of their loop without
+its saving and logging. Reported are median and spread of CPU time of an epoch and the ratio of
+medians, theirs by ours. Before that, both begin from one set of weights, and their losses on one
+batch are printed to show that the models agree.
 
     pip install 'monge[bench]'
     python -m benchmarks.vae [--rows 20000] [--rounds 7]
@@ -31,8 +31,8 @@ from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
-from .clock import show, turns
-from .sides import Held, installed
+from .clock import alternate, show
+from .sides import InMemoryRows, installed
 
 DIMS, WIDTH, LATENT, BATCH, RATE = 784, 512, 16, 128, 1e-3
 
@@ -43,9 +43,9 @@ def build(rows: int) -> VAE:
     return VAE.Config(latent=LATENT, net=net).build(space)
 
 
-def ours(rows: Held) -> Callable[[], object]:
+def ours(rows: InMemoryRows) -> Callable[[], object]:
     trainer = Trainer(build(len(rows)), rows, TrainConfig(lr=RATE, batch_size=BATCH, warmup=0))
-    trainer.initialise_from_data()
+    trainer.initialise()
     epochs = iter(range(1, 1000))
 
     def epoch() -> None:
@@ -62,7 +62,7 @@ def peer() -> Any:
     return Theirs(VAEConfig(input_dim=(DIMS,), latent_dim=LATENT, reconstruction_loss="bce"))
 
 
-def theirs(rows: Held, folder: str) -> Callable[[], object]:
+def theirs(rows: InMemoryRows, folder: str) -> Callable[[], object]:
     from pythae.data.datasets import BaseDataset
     from pythae.trainers import BaseTrainer, BaseTrainerConfig
 
@@ -77,9 +77,9 @@ def theirs(rows: Held, folder: str) -> Callable[[], object]:
 
 
 @torch.no_grad()
-def losses(rows: Held) -> tuple[float, float]:
-    """Of both laws with the same weights and noise on one batch: ours halves what is theirs, since
-    it says log sigma where they say log sigma^2."""
+def losses(rows: InMemoryRows) -> tuple[float, float]:
+    """Losses of both models with the same weights and noise on one batch. Our encoder outputs log
+    sigma, theirs log sigma^2, so its weights are halved."""
     own: Any = build(len(rows))
     other, batch = peer(), rows.batch(torch.arange(BATCH))
     encoder, decoder = own.nets.encoder, own.nets.decoder
@@ -110,16 +110,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000, help="rows of an epoch")
     parser.add_argument("--rounds", type=int, default=7, help="epochs of each side")
-    words = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     if not installed("pythae"):
         return
     # Floats, as the peer keeps them.
-    rows = Held((torch.rand(words.rows, DIMS, generator=make_generator(0)) < 0.3).float())
+    rows = InMemoryRows(
+        (torch.rand(options.rows, DIMS, generator=make_generator(0)) < 0.3).float()
+    )
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         mine, yours = losses(rows)
-        times = turns({"monge": ours(rows), "pythae": theirs(rows, folder)}, words.rounds)
-    print(f"epoch of {words.rows} rows; loss of one batch: monge {mine:.4f}, pythae {yours:.4f}")
+        times = alternate({"monge": ours(rows), "pythae": theirs(rows, folder)}, options.rounds)
+    print(f"epoch of {options.rows} rows; loss of one batch: monge {mine:.4f}, pythae {yours:.4f}")
     show(times)
 
 

@@ -1,12 +1,12 @@
-"""Drawing from WaveNet: queues against recomputing what is already known.
+"""Sampling from WaveNet: queues against recomputing what is already known.
 
-One side draws whole sequences step by step, each layer with a queue. The others recompute for each
-step: all that was drawn so far (`cached=false`, what public code does), or only as much of it as
-the stack reaches, the least that a network without queues must do. Since recomputing takes long,
-steps spread over the sequence are timed and multiplied. All run turn about in one process on one
-thread, after one unmeasured round. Reported are the median and the spread (lowest to highest) of
-CPU time, and the ratios of the medians. Then a short sequence is drawn both ways from the same
-noise and compared; last, how the time grows with the length.
+One side samples whole sequences step by step, each layer with a queue. The others recompute for
+each step: all that was sampled so far (`cached=false`, what public code does), or only as much of
+it as the stack reaches, the least that a network without queues must do. Since recomputing takes
+long, steps spread over the sequence are timed and multiplied. All run alternately in one process
+on one thread, after one unmeasured round. Reported are the median and the spread (lowest to
+highest) of CPU time, and the ratios of the medians. Then a short sequence is sampled both ways
+from the same noise and compared; last, how the time grows with the length.
 
     python -m benchmarks.wavenet             # 10 layers of 32 channels, 1000 steps, 1 and 16 rows
 """
@@ -47,16 +47,16 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
     options, net = WaveNet.SamplingConfig(steps=steps), model.net
     assert isinstance(net, dilated.DilatedStack)
     plain = WaveNet.SamplingConfig(steps=steps, cached=False)
-    (walk,) = row_groups(
+    (state,) = row_groups(
         model, unobserved_rows(model, rows, None, plain), plain, make_generator(1)
     )
-    walk.x.copy_(model.sample(rows, None, options, make_generator(1)).T)
+    state.x.copy_(model.sample(rows, None, options, make_generator(1)).T)
     past = torch.randint(0, 256, (rows, net.reach)).float()
     spread = range(steps // (2 * passes), steps, max(steps // passes, 1))
 
     def within(step: int) -> None:
         params = net.window(model.entries(past, torch.zeros(1, dtype=torch.long)))[:, 0]
-        walk.distribution.draw(params + model.offset[0], walk.noise[step], 0)
+        state.distribution.draw(params + model.offset[0], state.noise[step], 0)
 
     times: dict[str, list[float]] = {
         "queues": [],
@@ -65,7 +65,7 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
     }
     for _ in range(repeats + 1):
         times["queues"].append(timed(lambda: model.sample(rows, None, options, make_generator(1))))
-        for name, one in (("recomputing all", walk.advance), ("recomputing the reach", within)):
+        for name, one in (("recomputing all", state.advance), ("recomputing the reach", within)):
             each = [timed(lambda t=t, one=one: one(t)) for t in spread]
             times[name].append(statistics.mean(each) * steps)
     print(
@@ -73,7 +73,7 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
         f" {repeats} rounds, one thread"
     )
     times = {name: found[1:] for name, found in times.items()}
-    show(times, {"queues": f"{statistics.median(times['queues']) / steps * 1e6:.0f} us a step"})
+    show(times, {"queues": f"{statistics.median(times['queues']) / steps * 1e6:.0f} us per step"})
 
 
 def agree(model: WaveNet, steps: int, rows: int) -> None:

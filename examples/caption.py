@@ -1,6 +1,6 @@
-"""Captions of painted scenes by seq2seq with attention over patches, judged by BLEU (K24).
+"""Captions of synthetic scenes by seq2seq with attention over patches, evaluated by BLEU (K24).
 
-A scene is a 16x16 picture with one or two shapes; its caption names shape and side of each.
+A scene is a 16x16 image with one or two shapes; its caption names shape and side of each.
 
     python -m examples.caption [--budget 60s]
 """
@@ -38,26 +38,26 @@ def paint(shape: str, size: int = 6) -> np.ndarray:
 
 
 def scene(rng: np.random.Generator) -> tuple[np.ndarray, str]:
-    """A picture (1, 16, 16) with some noise, and its caption."""
-    picture, told = rng.normal(0, 0.1, (1, 16, 16)).astype(np.float32), []
+    """An image (1, 16, 16) with some noise, and its caption."""
+    image, phrases = rng.normal(0, 0.1, (1, 16, 16)).astype(np.float32), []
     sides = SIDES if rng.random() < 0.5 else (rng.choice(SIDES),)
     for side in sides:
         shape = str(rng.choice(SHAPES))
         top, start = rng.integers(0, 10), (0 if side == "left" else 8) + rng.integers(0, 3)
-        picture[0, top : top + 6, start : start + 6] += paint(shape)
-        told.append(f"a {shape} on the {side}")
-    return picture, " and ".join(told)
+        image[0, top : top + 6, start : start + 6] += paint(shape)
+        phrases.append(f"a {shape} on the {side}")
+    return image, " and ".join(phrases)
 
 
 class Scenes:
-    """Pictures and captions as rows."""
+    """Images and captions as rows."""
 
     lengths = None
 
-    def __init__(self, pictures: np.ndarray, captions: list[str], codec: Text) -> None:
+    def __init__(self, images: np.ndarray, captions: list[str], codec: Text) -> None:
         rows = codec.encode(codec.codes(captions, str), str)
         x, self.length = rows.pad(torch.arange(len(rows)), torch.int64)
-        self.x, self.pictures = x, torch.from_numpy(pictures)
+        self.x, self.images = x, torch.from_numpy(images)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -65,7 +65,7 @@ class Scenes:
     def batch(self, index: torch.Tensor, train: bool = False) -> Batch:
         return Batch(
             self.x[index],
-            {"picture": Batch(self.pictures[index])},
+            {"image": Batch(self.images[index])},
             length=self.length[index],
             row=index,
         )
@@ -79,10 +79,10 @@ def main() -> None:
     parser.add_argument("--budget", default="60s")
     budget = Budget.read(parser.parse_args().budget)
     rng = np.random.default_rng(0)
-    pictures, captions = zip(*(scene(rng) for _ in range(3000)), strict=True)
+    images, captions = zip(*(scene(rng) for _ in range(3000)), strict=True)
     codec = Text.fit("words", list(captions), list(captions), 50, ends=True)
     train, test = (
-        Scenes(np.stack(pictures[part]), list(captions[part]), codec)
+        Scenes(np.stack(images[part]), list(captions[part]), codec)
         for part in (slice(300, None), slice(0, 300))
     )
     space = Space(
@@ -93,21 +93,21 @@ def main() -> None:
         end=codec.end,
         rows=len(train),
         given={
-            "picture": Space(
-                kind="real", shape=(1, 16, 16), name="picture", mean=(0.15,), scale=(0.4,)
+            "image": Space(
+                kind="real", shape=(1, 16, 16), name="image", mean=(0.15,), scale=(0.4,)
             )
         },
     )
-    recipe = Seq2Seq.defaults(space).train
+    train_config = Seq2Seq.defaults(space).train
     torch.manual_seed(0)
-    trainer = Trainer(Seq2Seq.Config(net=GRU.Config(width=96)).build(space), train, recipe)
+    trainer = Trainer(Seq2Seq.Config(net=GRU.Config(width=96)).build(space), train, train_config)
     for _ in fit(trainer, budget, HeldOutScorer(trainer.model, test)):
         pass
     model = trainer.model.eval()
-    said = list(codec.decode(model.mode(test.whole().given).numpy()))
-    score = bleu(said, list(captions[:300]))
-    print(f"{captions[0]}\n  -> {said[0]}")
-    print(f"BLEU {score.value:.1f} ± {score.stderr:.1f} on {len(said)} scenes")
+    found = list(codec.decode(model.mode(test.whole().given).numpy()))
+    score = bleu(found, list(captions[:300]))
+    print(f"{captions[0]}\n  -> {found[0]}")
+    print(f"BLEU {score.value:.1f} ± {score.stderr:.1f} on {len(found)} scenes")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The colours of one picture given to another: pixels are rows, and a map moves them.
+"""Colour transfer between two images: pixels are rows, and a transport map moves them.
 
-Two pictures are painted here, a dawn and a wood; the entropic map between their pixels, which
-nobody paired, moves each colour of the first to one of the second, and the shapes stay.
+Two images are painted here, a dawn and a wood; the entropic map between their unpaired pixels
+moves each colour of the first to one of the second, and the shapes stay.
 
     python -m examples.colour [-o colour.png]
 """
@@ -42,29 +42,29 @@ def wood(rng: np.random.Generator) -> NDArray:
     """Dark trunks in front of leaves in the light."""
     y, x = np.mgrid[0 : 1 : HEIGHT * 1j, 0 : 1.5 : WIDTH * 1j]
     leaves = 0.5 + 0.5 * np.sin(23 * x + 5 * np.sin(17 * y)) * np.sin(19 * y + 3 * np.sin(13 * x))
-    picture = blend(np.clip(leaves * (1.2 - y), 0, 1), (18, 60, 28), (206, 226, 110))
+    image = blend(np.clip(leaves * (1.2 - y), 0, 1), (18, 60, 28), (206, 226, 110))
     for place in (0.2, 0.55, 0.9, 1.3):
         trunk = np.abs(x - place - 0.03 * np.sin(6 * y)) < 0.04
-        picture[trunk] = blend(np.clip(0.4 + 6 * (x - place), 0, 1), (40, 26, 16), (110, 80, 52))[
+        image[trunk] = blend(np.clip(0.4 + 6 * (x - place), 0, 1), (40, 26, 16), (110, 80, 52))[
             trunk
         ]
-    return picture + rng.normal(0, 6, picture.shape)
+    return image + rng.normal(0, 6, image.shape)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--out", type=Path, default=Path("colour.png"))
     out = parser.parse_args().out
-    pictures = [
-        np.clip(picture, 0, 255).astype(np.float32)
-        for picture in (dawn(), wood(np.random.default_rng(0)))
+    images = [
+        np.clip(image, 0, 255).astype(np.float32)
+        for image in (dawn(), wood(np.random.default_rng(0)))
     ]
-    source, target = (picture.reshape(-1, 3) for picture in pictures)
+    source, target = (image.reshape(-1, 3) for image in images)
     run = monge.fit("entropic_map", (source, target), "anchors=1500", "epsilon=0.01")
     parts = torch.from_numpy(source).split(4000)
     moved = torch.cat([run.model.mean({"x": Batch(part)}) for part in parts])
-    pictures.append(moved.numpy().reshape(HEIGHT, WIDTH, 3))
-    sheet = np.concatenate([picture.clip(0, 255).astype(np.uint8) for picture in pictures], 1)
+    images.append(moved.numpy().reshape(HEIGHT, WIDTH, 3))
+    sheet = np.concatenate([image.clip(0, 255).astype(np.uint8) for image in images], 1)
     Image.fromarray(sheet).save(out)
     print(out)
 

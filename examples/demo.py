@@ -1,7 +1,7 @@
-"""One law of each family on handwritten digits: fitted, ranked on rows none has seen, and drawn.
+"""One model per family on handwritten digits: fitted, ranked on held-out rows, and sampled.
 
-It is `monge compare digits --one`, with one picture at the end: two rows of real digits above two
-rows drawn from each law.
+It is `monge compare digits --one`, with one image at the end: two rows of real digits above two
+rows of samples of each model.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from monge.core.abilities import CanSample
 from monge.plot.image_grid import as_bytes, grid
 from monge.run import storage
 
-WORDS = ["compare", "digits", "--one", "--budget", "20s", "--jobs", "2"]
+COMMAND = ["compare", "digits", "--one", "--budget", "20s", "--jobs", "2"]
 ACROSS, MARGIN = 16, 110
 
 
 def main() -> None:
-    where = storage.home() / "digits"
-    print("$ monge", *WORDS, flush=True)
-    if attempt([*WORDS, "--out", str(where)]):
+    folder = storage.home() / "digits"
+    print("$ monge", *COMMAND, flush=True)
+    if attempt([*COMMAND, "--out", str(folder)]):
         sys.exit(1)
-    out = where / "demo.png"
-    draw(entrants(where), out)
-    print(f"{out}: two rows of real digits, then two of each law, the best first")
+    out = folder / "demo.png"
+    write_image(ranked_runs(folder), out)
+    print(f"{out}: two rows of real digits, then two of each model, the best first")
 
 
-def entrants(where: Path) -> list[monge.Run]:
-    """The runs that draw, in the order of their score."""
-    found = [where / model for model in Comparison.read(where).plan.models]
-    runs = [monge.load(place) for place in found if (place / RESULTS).exists()]
-    return sorted((run for run in runs if isinstance(run.model, CanSample)), key=place_of)
+def ranked_runs(folder: Path) -> list[monge.Run]:
+    """The runs that can sample, the best first."""
+    found = [folder / model for model in Comparison.read(folder).plan.models]
+    runs = [monge.load(path) for path in found if (path / RESULTS).exists()]
+    return sorted((run for run in runs if isinstance(run.model, CanSample)), key=ranking_key)
 
 
-def place_of(run: monge.Run) -> tuple[float, float]:
-    measures = json.loads((run.folder / RESULTS).read_text())["metrics"]
-    score = measures.get("log_likelihood", {}).get("value", -np.inf)
-    return -score, measures["energy_distance"]["value"]
+def ranking_key(run: monge.Run) -> tuple[float, float]:
+    metrics = json.loads((run.folder / RESULTS).read_text())["metrics"]
+    likelihood = metrics.get("log_likelihood", {}).get("value", -np.inf)
+    return -likelihood, metrics["energy_distance"]["value"]
 
 
-def draw(runs: list[monge.Run], out: Path) -> None:
-    """Two rows of pictures for the data and for each law."""
+def write_image(runs: list[monge.Run], out: Path) -> None:
+    """Two rows of images for the data and for each model."""
     real = runs[0].rows().whole().x[: 2 * ACROSS].numpy()
-    drawn = [run.sample_tensor(2 * ACROSS).numpy() for run in runs]
-    pictures = as_bytes(np.concatenate([real, *drawn]), runs[0].space)
-    sheet = Image.fromarray(grid(pictures, columns=ACROSS, zoom=4))
+    samples = [run.sample_tensor(2 * ACROSS).numpy() for run in runs]
+    images = as_bytes(np.concatenate([real, *samples]), runs[0].space)
+    sheet = Image.fromarray(grid(images, columns=ACROSS, zoom=4))
     named = Image.new("L", (sheet.width + MARGIN, sheet.height), 255)
     named.paste(sheet, (MARGIN, 0))
     pen, step = ImageDraw.Draw(named), sheet.height / (1 + len(runs))
     titles = [run.metadata["model"].partition(".")[2] for run in runs]
-    for place, name in enumerate(["real digits", *titles]):
-        pen.text((4, (place + 0.5) * step), name, fill=0, anchor="lm")
+    for number, name in enumerate(["real digits", *titles]):
+        pen.text((4, (number + 0.5) * step), name, fill=0, anchor="lm")
     named.save(out)
 
 

@@ -1,4 +1,4 @@
-"""Digits spoken in tones, written down by seq2seq with attention, judged by word errors (K23).
+"""Digits coded as tones, transcribed by seq2seq with attention, evaluated by word errors (K23).
 
 Every digit is a pair of tones of some length, as on a telephone; three to five of them with pauses
 and noise are one recording. The network reads frames of 64 samples as spectra.
@@ -28,7 +28,7 @@ NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 LOW, HIGH, FRAME = (697, 770, 852, 941), (1209, 1336, 1477), 64
 
 
-def spoken(rng: np.random.Generator) -> tuple[np.ndarray, str]:
+def recording(rng: np.random.Generator) -> tuple[np.ndarray, str]:
     """Log-spectra (T, 33) of a recording at 4 kHz, and its words."""
     digits = rng.integers(10, size=rng.integers(3, 6))
     parts = []
@@ -50,15 +50,15 @@ class Recordings:
         rows = codec.encode(codec.codes(words, str), str)
         self.x, self.length = rows.pad(torch.arange(len(rows)), torch.int64)
         self.frames = torch.nn.utils.rnn.pad_sequence(list(map(torch.from_numpy, spectra)), True)
-        self.heard = torch.tensor([len(own) for own in spectra])
-        self.lengths = torch.stack([self.length, self.heard], 1)
+        self.frame_counts = torch.tensor([len(own) for own in spectra])
+        self.lengths = torch.stack([self.length, self.frame_counts], 1)
 
     def __len__(self) -> int:
         return len(self.x)
 
     def batch(self, index: torch.Tensor, train: bool = False) -> Batch:
-        heard = self.heard[index]
-        sound = Batch(self.frames[index, : int(heard.max())], length=heard)
+        count = self.frame_counts[index]
+        sound = Batch(self.frames[index, : int(count.max())], length=count)
         return Batch(self.x[index], {"sound": sound}, length=self.length[index], row=index)
 
     def whole(self) -> Batch:
@@ -70,16 +70,16 @@ def main() -> None:
     parser.add_argument("--budget", default="60s")
     budget = Budget.read(parser.parse_args().budget)
     rng = np.random.default_rng(0)
-    spectra, words = zip(*(spoken(rng) for _ in range(3000)), strict=True)
+    spectra, words = zip(*(recording(rng) for _ in range(3000)), strict=True)
     codec = Text.fit("words", list(words), list(words), 50, ends=True)
     train, test = (
         Recordings(list(spectra[part]), list(words[part]), codec)
         for part in (slice(300, None), slice(0, 300))
     )
     every = np.concatenate(spectra[300:])
-    heard = Space(
+    sound = Space(
         kind="real",
-        shape=(int(train.heard.max()), 33),
+        shape=(int(train.frame_counts.max()), 33),
         varies=True,
         name="sound",
         mean=tuple(every.mean(0).tolist()),
@@ -92,7 +92,7 @@ def main() -> None:
         varies=True,
         end=codec.end,
         rows=len(train),
-        given={"sound": heard},
+        given={"sound": sound},
     )
     torch.manual_seed(0)
     trainer = Trainer(
@@ -102,10 +102,10 @@ def main() -> None:
     )
     for _ in fit(trainer, budget, HeldOutScorer(trainer.model, test)):
         pass
-    said = list(codec.decode(trainer.model.eval().mode(test.whole().given).numpy()))
-    score = word_errors(said, list(words[:300]))
-    print(f"{words[0]}\n  -> {said[0]}")
-    print(f"word errors {score.value:.1f} ± {score.stderr:.1f} % on {len(said)} recordings")
+    found = list(codec.decode(trainer.model.eval().mode(test.whole().given).numpy()))
+    score = word_errors(found, list(words[:300]))
+    print(f"{words[0]}\n  -> {found[0]}")
+    print(f"word errors {score.value:.1f} ± {score.stderr:.1f} % on {len(found)} recordings")
 
 
 if __name__ == "__main__":

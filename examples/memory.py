@@ -30,10 +30,10 @@ GAPS, SYMBOLS, COPIED, BATCH = (5, 20, 50), 4, 4, 64
 
 def copying(gap: int, n: int) -> tuple[Tensor, Tensor]:
     """Inputs (n, T, symbols + 2), the last two a pause and a call, and the symbols (n, 4)."""
-    told = torch.randint(SYMBOLS, (n, COPIED))
+    symbols = torch.randint(SYMBOLS, (n, COPIED))
     x = torch.full((n, 2 * COPIED + gap), SYMBOLS)
-    x[:, :COPIED], x[:, COPIED + gap :] = told, SYMBOLS + 1
-    return F.one_hot(x, SYMBOLS + 2).float(), told
+    x[:, :COPIED], x[:, COPIED + gap :] = symbols, SYMBOLS + 1
+    return F.one_hot(x, SYMBOLS + 2).float(), symbols
 
 
 def adding(gap: int, n: int) -> tuple[Tensor, Tensor]:
@@ -46,12 +46,12 @@ def adding(gap: int, n: int) -> tuple[Tensor, Tensor]:
 
 
 def train(config: RecurrentNet.Config, task: str, gap: int, steps: int) -> float:
-    """The error after training: nats a symbol, or the mean square."""
+    """The error after training: nats per symbol, or the mean square."""
     torch.manual_seed(0)
     copy = task == "copying"
     net = config.build(SYMBOLS + 2 if copy else 2)
     out = nn.Linear(net.outputs, SYMBOLS if copy else 1)
-    mover = torch.optim.Adam([*net.parameters(), *out.parameters()], 3e-3)
+    optimiser = torch.optim.Adam([*net.parameters(), *out.parameters()], 3e-3)
     losses = []
     for _ in range(steps):
         x, y = (copying if copy else adding)(gap, BATCH)
@@ -61,10 +61,10 @@ def train(config: RecurrentNet.Config, task: str, gap: int, steps: int) -> float
             if copy
             else F.mse_loss(out(h[:, -1]), y)
         )
-        mover.zero_grad()
+        optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_([*net.parameters(), *out.parameters()], 1.0)
-        mover.step()
+        optimiser.step()
         losses.append(loss.item())
     return sum(losses[-20:]) / len(losses[-20:])
 
@@ -74,8 +74,8 @@ def fading(config: RecurrentNet.Config, steps: int = 60) -> list[float]:
     torch.manual_seed(1)
     net = config.build(8)
     x = torch.randn(16, steps, 8, requires_grad=True)
-    (slope,) = torch.autograd.grad(net(x)[:, -1].square().sum(), x)
-    norms = slope.norm(dim=2).mean(0).flip(0)
+    (gradient,) = torch.autograd.grad(net(x)[:, -1].square().sum(), x)
+    norms = gradient.norm(dim=2).mean(0).flip(0)
     return (norms / norms[0]).tolist()
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--out", type=Path, default=Path("memory.png"))
     parser.add_argument("--steps", type=int, default=1500)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     lag, *tasks = figure.subplots(1, 3)
     for name, config in NETS.items():
@@ -95,7 +95,7 @@ def main() -> None:
         tasks, (("copying", math.log(SYMBOLS)), ("adding", 1 / 6)), strict=True
     ):
         for name, config in NETS.items():
-            errors = [train(config, task, gap, asked.steps) for gap in GAPS]
+            errors = [train(config, task, gap, options.steps) for gap in GAPS]
             axes.plot(GAPS, errors, "o-", label=name)
             print(
                 task,
@@ -108,11 +108,11 @@ def main() -> None:
         axes.set(
             title=task,
             xlabel="gap",
-            ylabel="nats a symbol" if task == "copying" else "mean square error",
+            ylabel="nats per symbol" if task == "copying" else "mean square error",
         )
     lag.legend(frameon=False)
-    figure.savefig(asked.out, dpi=120)
-    print(asked.out)
+    figure.savefig(options.out, dpi=120)
+    print(options.out)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-r"""What KL, JS and transport see of a law that moves away from another, in one picture.
+r"""KL, JS and transport distances of a distribution that moves away from another, in one figure.
 
-Left, two uniform laws on vertical segments of the plane, theta apart: their supports are disjoint
-for every theta but 0, so that KL is infinite, JS is log 2 and total variation 1 whatever theta is,
-and only the transport distances say how far, with a slope that a generator can follow. Right, two
-normal laws of spread 0.5 on a line, which overlap: all divergences are smooth, but JS saturates.
+Left, two uniform distributions on vertical segments of the plane, theta apart: their supports are
+disjoint for every theta but 0, so that KL is infinite, JS is log 2 and total variation 1 whatever
+theta is, and only the transport distances measure how far, with a gradient that a generator can
+follow. Right, two normal distributions with standard deviation 0.5, which overlap: all divergences
+are smooth, but JS saturates.
 
     python -m examples.shift [-o shift.png]
 """
@@ -76,7 +77,7 @@ def curves(at: Callable[[float], dict[str, float]]) -> Curves:
     return {name: [each[name] for each in found] for name in COLOURS}
 
 
-def draw(axes: Axes, title: str, found: Curves, top: float) -> None:
+def plot(axes: Axes, title: str, found: Curves, top: float) -> None:
     middle = len(THETAS) // 2
     for name, values in found.items():
         shown = torch.tensor(values)
@@ -108,8 +109,8 @@ def main() -> None:
     out = parser.parse_args().out
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    draw(left, "two segments, disjoint for θ ≠ 0", curves(segments), 3)
-    draw(right, f"two normal laws of spread {SPREAD}", curves(normals), 3)
+    plot(left, "two segments, disjoint for θ ≠ 0", curves(segments), 3)
+    plot(right, f"two normal distributions with deviation {SPREAD}", curves(normals), 3)
     left.set_ylabel("distance (dotted: log 2)")
     figure.savefig(out, dpi=130)
     print(out)

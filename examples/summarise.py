@@ -1,7 +1,7 @@
-"""Summaries of little reports by a transformer, judged by ROUGE-L (K22).
+"""Summaries of short reports by a transformer, evaluated by ROUGE-L (K22).
 
 Reports are made here: three sentences about a city, its weather and its traffic, in any order,
-with words around them that say nothing. The summary keeps the city, the weather and the traffic.
+with filler around them. The summary keeps the city, the weather and the traffic.
 
     python -m examples.summarise [--budget 60s]
 """
@@ -57,9 +57,9 @@ def main() -> None:
         "train.schedule=constant",
         budget=budget,
     )
-    said = translate(run, [text for text, _ in held])
-    score = rouge(said, [summary for _, summary in held])
-    print(f"{held[0][0]}\n  -> {said[0]}   (truth: {held[0][1]})")
+    found = translate(run, [text for text, _ in held])
+    score = rouge(found, [summary for _, summary in held])
+    print(f"{held[0][0]}\n  -> {found[0]}   (truth: {held[0][1]})")
     print(f"ROUGE-L {score.value:.1f} ± {score.stderr:.1f} % on {len(held)} reports")
 
 

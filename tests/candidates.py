@@ -1,4 +1,5 @@
-"""Whom the contract examines: every model in each world it takes, tiny, fitted for a moment."""
+"""The models that the contract tests check: each on every small dataset it supports, briefly
+trained in its smallest configuration."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge import registry
 from monge.compatibility import check_compatible
@@ -22,16 +23,16 @@ from monge.train.loop import evaluate_ema, fit
 from monge.train.trainer import Trainer
 
 KINDS = ("real", "binary", "levels", "label", "counts", "columns")
-STEPS, DRAWS, GAME = 60, 100, 250
-"""Steps of a fit: samples take longer to show their worth than a likelihood, and a game of two
-that begins with noise takes longest."""
+LIKELIHOOD_STEPS, SAMPLE_STEPS, ADVERSARIAL_STEPS = 60, 100, 250
+"""Training steps by kind of model: a sample distance improves later than a likelihood, and
+adversarial training, which starts from noise, is the slowest."""
 
 
 @functools.cache
-def world(kind: str, options: str) -> tuple[Space, Batch]:
-    """A world of this kind, given one thing or nothing."""
-    alone = worlds.make(kind)
-    return worlds.conditioned(*alone, options) if options else alone
+def dataset(kind: str, given: str) -> tuple[Space, Batch]:
+    """A small dataset of this kind, with the named condition or, if empty, without."""
+    plain = small_data.make(kind)
+    return small_data.conditioned(*plain, given) if given else plain
 
 
 def takes(name: str, space: Space) -> bool:
@@ -43,71 +44,76 @@ def takes(name: str, space: Space) -> bool:
 
 
 @functools.cache
-def examined(name: str) -> list[tuple[str, str]]:
-    """The kinds of event a model takes, each alone and with the first condition it takes; reals
-    also with a text, where it reads one."""
+def supported(name: str) -> list[tuple[str, str]]:
+    """(kind of event, condition) pairs that a model supports: each kind without a condition and
+    with the first one it supports; reals also with a text."""
     found = []
     for kind in KINDS:
-        if not registry.find(name).is_predictor and takes(name, world(kind, "")[0]):
+        if not registry.find(name).is_predictor and takes(name, dataset(kind, "")[0]):
             found.append((kind, ""))
-        names = worlds.conditions(world(kind, "")[0])
-        taken = [how for how in names if takes(name, world(kind, how)[0])]
+        names = small_data.conditions(dataset(kind, "")[0])
+        taken = [given for given in names if takes(name, dataset(kind, given)[0])]
         found += [
-            (kind, how) for how in taken if how == taken[0] or (kind, how) == ("real", "text")
+            (kind, given)
+            for given in taken
+            if given == taken[0] or (kind, given) == ("real", "text")
         ]
     return found
 
 
 def subjects(*abilities: type) -> Iterator[tuple[str, str, str]]:
-    """(model, kind, condition or none) for all that have these abilities."""
+    """(model, kind, condition or "") of all models that have these abilities."""
     needed = {ability.ability for ability in abilities}
     for entry in registry.entries():
         if needed <= set(entry.abilities):
-            yield from ((entry.name, *pair) for pair in examined(entry.name))
+            yield from ((entry.name, *pair) for pair in supported(entry.name))
 
 
 def every(*abilities: type, given: bool | None = None, finite: bool = False, field: str = ""):
     """Run a check on every subject with these abilities, and with a field of this name in its
-    `Sampling`; all checks of a subject run in one process, which fits it once."""
+    `SamplingConfig`; all checks of a subject run in one process, which trains it once."""
     cases = [
-        pytest.param(name, kind, how, id="-".join(filter(None, (name, kind, how))))
-        for name, kind, how in subjects(*abilities)
-        if given in (None, bool(how))
-        and worlds.is_finite(world(kind, "")[0]) >= finite
+        pytest.param(name, kind, condition, id="-".join(filter(None, (name, kind, condition))))
+        for name, kind, condition in subjects(*abilities)
+        if given in (None, bool(condition))
+        and small_data.is_finite(dataset(kind, "")[0]) >= finite
         and (not field or field in registry.find(name).SamplingConfig.__dataclass_fields__)
     ]
     return pytest.mark.parametrize(("name", "kind", "given"), cases)
 
 
 class Subject:
-    """A tiny model of a world, fitted for a moment."""
+    """A model in its smallest configuration, with its dataset and short training settings."""
 
     def __init__(self, name: str, kind: str, given: str) -> None:
-        self.owner = registry.find(name)
-        self.space, self.batch = world(kind, given)
-        self.train, self.valid = worlds.Rows(self.batch[:600]), worlds.Rows(self.batch[600:])
-        self.config = self.owner.smallest_config(self.space)
-        recipe = self.owner.defaults(self.space).train
-        self.recipe = replace(
-            recipe,
+        self.model_class = registry.find(name)
+        self.space, self.batch = dataset(kind, given)
+        self.train, self.valid = (
+            small_data.Rows(self.batch[:600]),
+            small_data.Rows(self.batch[600:]),
+        )
+        self.config = self.model_class.smallest_config(self.space)
+        defaults = self.model_class.defaults(self.space).train
+        self.train_config = replace(
+            defaults,
             batch_size=64,
             warmup=10,
             eval_every=20,
             patience=0,
             ema_decay=0.9,
-            lr=max(recipe.lr, 3e-3),
+            lr=max(defaults.lr, 3e-3),
         )
 
     def build(self):
         torch.manual_seed(0)
         return self.config.build(self.space)
 
-    def told(self, *codes: int) -> dict[str, Batch]:
-        """What it is given, to say that it is one of three."""
-        return worlds.told(self.space, torch.tensor(codes))
+    def conditions(self, *codes: int) -> dict[str, Batch]:
+        """The conditions that encode these classes, each one of three."""
+        return small_data.conditions_of(self.space, torch.tensor(codes))
 
     def trainer(self) -> Trainer:
-        return Trainer(self.build(), self.train, self.recipe, seed=1)
+        return Trainer(self.build(), self.train, self.train_config, seed=1)
 
 
 @functools.cache
@@ -117,16 +123,22 @@ def subject(name: str, kind: str, given: str) -> Subject:
 
 @functools.cache
 def trained(name: str, kind: str, given: str):
-    """The subject's model after a short fit, in float64, ready to be asked; and its two scores."""
+    """The model of a subject after short training in float64, in evaluation mode; its held-out
+    metric before and after."""
     case = subject(name, kind, given)
-    train, valid = (worlds.Rows(rows.all.double()) for rows in (case.train, case.valid))
-    trainer = Trainer(case.build().double(), train, case.recipe, seed=1)
-    judge = HeldOutScorer(trainer.model, valid)
-    before = evaluate_ema(trainer, judge)
-    game = isinstance(trainer.model, (HasCritic, HasDiscriminator)) and not case.owner.is_predictor
-    steps = STEPS if isinstance(trainer.model, HasLikelihood) else GAME if game else DRAWS
+    train, valid = (small_data.Rows(rows.all.double()) for rows in (case.train, case.valid))
+    trainer = Trainer(case.build().double(), train, case.train_config, seed=1)
+    scorer = HeldOutScorer(trainer.model, valid)
+    before = evaluate_ema(trainer, scorer)
+    adversarial = isinstance(trainer.model, (HasCritic, HasDiscriminator))
+    if isinstance(trainer.model, HasLikelihood):
+        steps = LIKELIHOOD_STEPS
+    elif adversarial and not case.model_class.is_predictor:
+        steps = ADVERSARIAL_STEPS
+    else:
+        steps = SAMPLE_STEPS
     for _ in fit(trainer, Budget(steps=steps)):
         pass
-    after = evaluate_ema(trainer, judge)
+    after = evaluate_ema(trainer, scorer)
     trainer.ema.put(trainer.ema.weights)
     return trainer.model.eval(), before, after

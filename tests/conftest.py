@@ -1,4 +1,5 @@
-"""Tests import the small worlds by name, write no runs but their own, and know no deadline."""
+"""Tests import the helper modules of this folder by name, write only to their own runs folder and
+have no deadline per example."""
 
 import itertools
 import sys
@@ -13,12 +14,12 @@ settings.load_profile("monge")
 sys.path.insert(0, str(Path(__file__).parent))
 
 SUBJECTS = {"test_contract.py", "test_contract_sequences.py", "test_verify.py"}
-"""Files whose tests share a model with those of the same parameters; others share by file."""
+"""Files whose tests share a trained model between equal parameters; others share per file."""
 NUMBERS = itertools.count()
 
 
-class Sharing(LoadScopeScheduling):
-    """Tests that share what is dear to make run in one process, which makes it once."""
+class SharedFixtureScheduling(LoadScopeScheduling):
+    """Tests that share something expensive run in one process, which makes it once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
@@ -28,22 +29,22 @@ class Sharing(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    return Sharing(config, log)
+    return SharedFixtureScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items):
-    """Small pieces of work come last, so that no process is left alone with a large one."""
+    """Small pieces of work come last, so that no process ends long after the others."""
     items.sort(key=lambda item: item.path.name in SUBJECTS)
 
 
 @pytest.fixture(autouse=True)
-def _runs_apart(request, tmp_path_factory, monkeypatch):
-    """Each test has a place of its own, which is made when a run is."""
+def _own_runs_folder(request, tmp_path_factory, monkeypatch):
+    """Each test has its own runs folder, made with the first run."""
     own = "tmp_path" in request.fixturenames
-    place = (
+    folder = (
         request.getfixturevalue("tmp_path") / "runs"
         if own
         else tmp_path_factory.getbasetemp() / f"runs-{next(NUMBERS)}"
     )
-    monkeypatch.setenv("MONGE_RUNS", str(place))
+    monkeypatch.setenv("MONGE_RUNS", str(folder))
     monkeypatch.delenv("MONGE_DATA", raising=False)

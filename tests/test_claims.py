@@ -1,4 +1,4 @@
-"""The comparisons that papers and books make in prose."""
+"""The example that tests comparisons from papers and books."""
 
 import importlib
 import re
@@ -15,18 +15,18 @@ def claims(monkeypatch):
     return importlib.import_module("examples.claims")
 
 
-def test_a_claim_is_one_command_and_one_picture(claims, monkeypatch, tmp_path, capsys):
+def test_a_claim_is_one_command_and_one_figure(claims, monkeypatch, tmp_path, capsys):
     out = tmp_path / "claim.png"
     monkeypatch.setattr("sys.argv", ["claims", "5", "-o", str(out), "--steps", "1"])
     claims.main()
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert out.read_bytes()[:4] == b"\x89PNG"
-    assert re.search(r"^LSTM +gradient at lag 40 \S+  nats a copied symbol \S+$", said, re.M)
-    assert re.search(r"^(held|FAILED)  ", said, re.M)
+    assert re.search(r"^LSTM .*\b40 \S+ .*\d$", printed, re.M)
+    assert re.search(r"^(held|FAILED)  ", printed, re.M)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, 7))
 def test_the_claims_hold(claims, tmp_path, number):
-    found = claims.examine(number, tmp_path / "claim.png")
+    found = claims.check(number, tmp_path / "claim.png")
     assert all(found.held.values()), found

@@ -1,6 +1,7 @@
-"""The contract, over every model of the registry and every kind of event and condition it takes.
+"""The contract, over every model of the registry and every kind of event and condition it
+supports.
 
-A model file is examined by being there. Each check asks for an ability, never for a name.
+A model file is tested because it exists. Each check asks for an ability, never for a name.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small_data
 import torch
-import worlds
-from candidates import every, examined, subject, takes, trained
+from candidates import every, subject, supported, takes, trained
 from training import assert_unbroken
 
 from monge import registry
@@ -35,29 +36,29 @@ from monge.core.rng import make_generator
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
-def test_takes_some_of_these_worlds(name):
-    assert examined(name) or takes(name, worlds.sentences(4)[0])
+def test_supports_some_of_the_small_datasets(name):
+    assert supported(name) or takes(name, small_data.sentences(4)[0])
 
 
 @every()
 def test_builds_and_is_described_by_its_config(name, kind, given):
     case = subject(name, kind, given)
-    suit = case.owner.defaults(case.space)
-    for config in (case.config, suit.config, suit.train):
+    defaults = case.model_class.defaults(case.space)
+    for config in (case.config, defaults.config, defaults.train):
         assert type(config).from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 @every()
-def test_losses_are_finite_and_each_parameter_is_moved_by_one_turn(name, kind, given):
+def test_losses_are_finite_and_each_parameter_belongs_to_one_update(name, kind, given):
     case = subject(name, kind, given)
     trainer = case.trainer()
     trainer.initialise()
-    moved = [id(p) for turn in trainer.updates for p in turn.params]
+    moved = [id(p) for update in trainer.updates for p in update.params]
     own = [id(p) for p in trainer.model.parameters() if p.requires_grad]
     assert sorted(moved) == sorted(own)
-    for turn in trainer.updates:
-        with torch.set_grad_enabled(bool(turn.params)):
-            losses = turn.loss(case.train.batch(torch.arange(32)))
+    for update in trainer.updates:
+        with torch.set_grad_enabled(bool(update.params)):
+            losses = update.loss(case.train.batch(torch.arange(32)))
         assert losses
         for term in losses.values():
             assert term.isfinite().all()
@@ -87,7 +88,9 @@ def test_samples_are_events(name, kind, given):
     assert x.shape == (100, *case.space.shape)
     assert x.dtype == (torch.int64 if kind == "label" else torch.float64)
     assert torch.equal(x, again)
-    assert case.owner.is_unpaired or not torch.equal(x, other)  # sets nobody paired may have a map
+    assert case.model_class.is_unpaired or not torch.equal(
+        x, other
+    )  # unpaired sets may have a deterministic map
     for part, column in zip(case.space.parts, x.reshape(100, -1).T, strict=True):
         if part.kind in ("binary", "levels", "label"):
             top = 2 if part.kind == "binary" else part.size
@@ -98,16 +101,17 @@ def test_samples_are_events(name, kind, given):
 
 
 @every(CanSample, given=True)
-def test_samples_heed_what_is_given(name, kind, given):
+def test_samples_depend_on_conditions(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
     x, y = (
-        model.sample(100, case.told(code), generator=make_generator(0)).double() for code in (0, 2)
+        model.sample(100, case.conditions(code), generator=make_generator(0)).double()
+        for code in (0, 2)
     )
     assert not torch.equal(x, y)
     with pytest.raises(DataError, match=next(iter(case.space.given))):
         model.sample(3)
-    with pytest.raises(DataError, match="2 rows"):
-        model.sample(3, case.told(0, 1))
+    with pytest.raises(DataError, match=r"\b2\b"):
+        model.sample(3, case.conditions(0, 1))
 
 
 @every(HasLikelihood)
@@ -123,18 +127,18 @@ def test_a_score_does_not_depend_on_batching(name, kind, given):
 
 
 @every(HasLikelihood, CanSample, finite=True)
-def test_an_exact_law_sums_to_one_and_draws_what_it_scores(name, kind, given):
+def test_an_exact_likelihood_sums_to_one_and_matches_the_samples(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
-    label = case.told(1)
+    label = case.conditions(1)
     kinds = model.likelihood(case.valid.batch(torch.arange(2)).double()).kind
     if kinds != "exact":
-        pytest.skip(f"its likelihood is a {kinds}")
-    every = worlds.states(case.space)
-    log_p = model.likelihood(Batch(every, case.told(*[1] * len(every)))).value
+        pytest.skip(f"its likelihood is {kinds}, not exact")
+    states = small_data.states(case.space)
+    log_p = model.likelihood(Batch(states, case.conditions(*[1] * len(states)))).value
     assert abs(log_p.exp().sum().item() - 1) < 1e-10
     entropy = -(log_p.exp() * log_p).sum().item()
     x = model.sample(4000, label, generator=make_generator(5))
-    own = model.likelihood(Batch(x, case.told(*[1] * 4000))).value
+    own = model.likelihood(Batch(x, case.conditions(*[1] * 4000))).value
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
 
 
@@ -145,7 +149,7 @@ def test_a_bound_tightens(name, kind, given):
     kinds = model.likelihood(rows[:2]).kind
     assert kinds in ("exact", "bound", "estimate")
     if kinds != "bound":
-        pytest.skip("its likelihood is no bound")
+        pytest.skip(f"its likelihood is {kinds}, not a bound")
     one, many = (
         model.likelihood(
             rows, model.LikelihoodConfig().override(f"samples={k}"), make_generator(0)
@@ -157,20 +161,20 @@ def test_a_bound_tightens(name, kind, given):
 
 
 @every(HasLikelihood)
-def test_what_is_missing_is_marginalised_or_refused(name, kind, given):
+def test_missing_values_are_marginalised_or_refused(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
     rows = case.valid.batch(torch.arange(8)).double()
-    hidden = torch.ones(8, *case.space.shape, dtype=torch.bool)
-    hidden.view(8, -1)[:, 0] = False
-    question = replace(rows, observed=hidden)
-    if not case.owner.supports_missing:
+    observed = torch.ones(8, *case.space.shape, dtype=torch.bool)
+    observed.view(8, -1)[:, 0] = False
+    incomplete = replace(rows, observed=observed)
+    if not case.model_class.supports_missing:
         with pytest.raises(DataError, match="missing"):
-            model.likelihood(question)
+            model.likelihood(incomplete)
         return
-    answer = model.likelihood(question)
-    found, first = answer.value, case.space.parts[0]
+    marginal = model.likelihood(incomplete)
+    found, first = marginal.value, case.space.parts[0]
     assert found.isfinite().all()
-    if answer.kind != "exact" or first.kind not in ("binary", "levels", "label"):
+    if marginal.kind != "exact" or first.kind not in ("binary", "levels", "label"):
         return
     top = 2 if first.kind == "binary" else first.size
     each = []
@@ -185,17 +189,17 @@ def test_what_is_missing_is_marginalised_or_refused(name, kind, given):
 def test_the_mean_is_that_of_samples(name, kind, given):
     model, *_ = trained(name, kind, given)
     case = subject(name, kind, given)
-    label = case.told(1)
+    label = case.conditions(1)
     x, mean = model.sample(4000, label, generator=make_generator(4)), model.mean(label)[0]
     if kind == "label":
         assert abs(mean.sum().item() - 1) < 1e-12
         x = torch.nn.functional.one_hot(x, case.space.size).double()
-    for part, draws, value in zip(
+    for part, samples, value in zip(
         case.space.parts, x.reshape(4000, -1).T, mean.flatten(), strict=False
     ):
         if kind == "label" or part.kind != "label":
-            error = draws.std() / len(draws) ** 0.5
-            assert abs(draws.mean() - value) < 5 * error + 1e-9, part
+            error = samples.std() / len(samples) ** 0.5
+            assert abs(samples.mean() - value) < 5 * error + 1e-9, part
 
 
 @every(HasMode, HasLikelihood, given=True)
@@ -207,30 +211,32 @@ def test_no_value_is_more_probable_than_the_mode(name, kind, given):
     assert mode.dtype == rows.x.dtype
     best = model.likelihood(Batch(mode, rows.given)).value
     assert (best >= model.likelihood(rows).value - 1e-9).all()
-    if worlds.is_finite(case.space):
-        for x in worlds.states(case.space):
+    if small_data.is_finite(case.space):
+        for x in small_data.states(case.space):
             other = Batch(x.expand(20, *x.shape), rows.given)
             assert (best >= model.likelihood(other).value - 1e-9).all()
 
 
 @every(HasMarginals, HasLikelihood, CanSample, given=True)
-def test_marginals_are_those_of_the_law(name, kind, given):
+def test_marginals_are_those_of_the_model(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
-    label = case.told(1)
-    law, x = model.marginals(label), model.sample(4000, label, generator=make_generator(6))
+    label = case.conditions(1)
+    marginals, x = model.marginals(label), model.sample(4000, label, generator=make_generator(6))
     x = x.reshape(4000, -1).double()
     for level in (0.1, 0.5, 0.9):
-        t = law.quantile(level)  # (1, D)
-        below = law.cumulative(t)[0]
+        t = marginals.quantile(level)  # (1, D)
+        below = marginals.cumulative(t)[0]
         share = (x <= t + 1e-9).double().mean(0)
         assert (below >= level - 1e-6).all()
         assert (share - below).abs().max() < 5 * 0.5 / 4000**0.5
-    for part, probabilities, draws in zip(case.space.parts, law.probabilities, x.T, strict=True):
+    for part, probabilities, samples in zip(
+        case.space.parts, marginals.probabilities, x.T, strict=True
+    ):
         if part.kind in ("real", "counts"):
             assert probabilities.shape[-1] == 0
             continue
         assert abs(probabilities.sum().item() - 1) < 1e-9
-        seen = torch.bincount(draws.long(), minlength=probabilities.shape[-1]) / len(draws)
+        seen = torch.bincount(samples.long(), minlength=probabilities.shape[-1]) / len(samples)
         assert (seen - probabilities[0]).abs().max() < 5 * 0.5 / 4000**0.5
 
 
@@ -246,8 +252,8 @@ def test_codes_have_the_shape_of_the_latent(name, kind, given):
     assert model.decode(z, rows.given).shape == rows.x.shape
 
 
-def briefly(model) -> Config:
-    """How to draw what is hidden: by few moves, where a chain draws it."""
+def short_chain(model) -> Config:
+    """Sampling options with a short chain, if the model completes by one."""
     options = model.SamplingConfig()
     return (
         options.override("moves=3", "leaps=2")
@@ -257,24 +263,24 @@ def briefly(model) -> Config:
 
 
 @every(CanComplete)
-def test_completing_keeps_what_is_seen(name, kind, given):
+def test_completing_keeps_observed_values(name, kind, given):
     model, *_ = trained(name, kind, given)
     case = subject(name, kind, given)
     rows = case.valid.batch(torch.arange(20)).double()
     seen = torch.zeros(20, case.space.dims, dtype=torch.bool)
     seen[:, : case.space.dims // 2] = True
     seen = seen.reshape(20, *case.space.shape)
-    question, options = replace(rows, observed=seen), briefly(model)
-    x = model.complete(question, options, make_generator(0))
+    incomplete, options = replace(rows, observed=seen), short_chain(model)
+    x = model.complete(incomplete, options, make_generator(0))
     assert x.shape == rows.x.shape
     assert torch.equal(x[seen], rows.x.to(x.dtype)[seen])
-    assert torch.equal(x, model.complete(question, options, make_generator(0)))
+    assert torch.equal(x, model.complete(incomplete, options, make_generator(0)))
 
 
 @every(CanStream)
 def test_the_last_of_a_stream_is_the_sample(name, kind, given):
     model, *_ = trained(name, kind, given)
-    conditions = subject(name, kind, given).told(1)
+    conditions = subject(name, kind, given).conditions(1)
     *_, last = model.stream(5, conditions, generator=make_generator(2))
     assert torch.equal(last, model.sample(5, conditions, generator=make_generator(2)))
 
@@ -282,7 +288,7 @@ def test_the_last_of_a_stream_is_the_sample(name, kind, given):
 @every(CanSample, field="cached")
 def test_cached_sampling_equals_uncached(name, kind, given):
     model, *_ = trained(name, kind, given)
-    conditions = subject(name, kind, given).told(1)
+    conditions = subject(name, kind, given).conditions(1)
     quick, slow = (
         model.sample(40, conditions, model.SamplingConfig(cached=cached), make_generator(2))
         for cached in (True, False)

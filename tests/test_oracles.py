@@ -1,4 +1,4 @@
-"""Known answers: laws whose density, entropy or distance is known in closed form."""
+"""Known answers: distributions whose density, entropy or distance is known in closed form."""
 
 import math
 
@@ -12,14 +12,14 @@ from monge import data
 from monge.evaluate.energy_distance import energy
 
 
-def tent(n, rng):
-    """A correlated Gaussian in three dimensions, with its law."""
+def gaussian(n, rng):
+    """Rows of a correlated Gaussian in three dimensions, and its distribution."""
     mean, mix = np.array([5.0, -2.0, 0.5]), np.array([[2.0, 0, 0], [1.0, 0.5, 0], [0.3, -1, 1]])
     return rng.normal(size=(n, 3)) @ mix.T + mean, stats.multivariate_normal(mean, mix @ mix.T)
 
 
 @pytest.mark.parametrize(
-    ("model", "words", "gap"),
+    ("model", "overrides", "gap"),
     [
         ("gaussian", (), 0.03),
         ("mixture", ("components=1",), 0.03),
@@ -27,12 +27,12 @@ def tent(n, rng):
         ("vae", ("latent=3",), 0.15),
     ],
 )
-def test_a_gaussian_is_learned_in_the_units_of_the_data(model, words, gap):
-    """The held-out score comes near the truth on the same rows, and never much above it."""
-    x, law = tent(3000, np.random.default_rng(7))
-    test, _ = tent(2000, np.random.default_rng(8))
-    run = monge.fit(model, x, *words, "train.lr=3e-3", budget="600steps")
-    truth, found = law.logpdf(test).mean(), run.score(test).score
+def test_a_gaussian_is_learned_in_the_units_of_the_data(model, overrides, gap):
+    """The held-out log-likelihood is near the truth on the same rows, and never much above."""
+    x, distribution = gaussian(3000, np.random.default_rng(7))
+    test, _ = gaussian(2000, np.random.default_rng(8))
+    run = monge.fit(model, x, *overrides, "train.lr=3e-3", budget="600steps")
+    truth, found = distribution.logpdf(test).mean(), run.score(test).score
     assert found.value <= truth + 4 * found.stderr
     assert found.value > truth - gap
 
@@ -42,7 +42,7 @@ def test_a_gaussian_is_learned_in_the_units_of_the_data(model, words, gap):
 )
 def test_a_change_of_units_costs_its_jacobian(model):
     """log p of 1000 x + 7 is log p of x, less log 1000 for each dimension."""
-    x, _ = tent(400, np.random.default_rng(7))
+    x, _ = gaussian(400, np.random.default_rng(7))
     plain, scaled = (monge.fit(model, rows, budget="20steps") for rows in (x, 1000 * x + 7))
     difference = plain.score(x).value - scaled.score(1000 * x + 7).value
     np.testing.assert_allclose(difference, 3 * math.log(1000), atol=0.02)
@@ -80,9 +80,9 @@ def test_the_tree_finds_the_chain():
 
 
 @pytest.mark.parametrize("kind", ["counts", "levels"])
-def test_a_small_law_is_learned_to_the_last_state(kind):
-    """An arbitrary law over 3 x 2 x 3 states: the fitted one is near it in total variation,
-    hardly farther than the frequencies of its rows (dropout, which biases a law, is off)."""
+def test_a_small_discrete_distribution_is_learned(kind):
+    """An arbitrary distribution over 3 x 2 x 3 states: the model is near it in total variation,
+    hardly farther than the frequencies of its rows (dropout, which adds bias, is off)."""
     dtype, rng = np.int64 if kind == "counts" else np.uint8, np.random.default_rng(7)
     p = rng.dirichlet(np.full(18, 0.5))
     codes = rng.choice(18, size=8000, p=p)
@@ -102,12 +102,12 @@ def test_a_small_law_is_learned_to_the_last_state(kind):
 
 
 @pytest.mark.parametrize("name", ["eight_gaussians", "checkerboard", "rings"])
-def test_no_law_beats_the_true_density(name):
-    """The mean log p of a fitted law stays below that of the density the rows were drawn from."""
-    source = data.open(name, "rows=2000")
-    test = source.view().rows("test").whole().x
-    truth = source.density(test.double()).mean().item()
-    run = monge.fit("mixture", source)
+def test_no_model_beats_the_true_density(name):
+    """The mean log-likelihood of a model stays below that of the density of the data."""
+    dataset = data.open(name, "rows=2000")
+    test = dataset.view().rows("test").whole().x
+    truth = dataset.density(test.double()).mean().item()
+    run = monge.fit("mixture", dataset)
     found = run.score().score
     assert found.value < truth + 4 * found.stderr
     assert found.value > truth - 2

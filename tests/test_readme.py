@@ -1,4 +1,4 @@
-"""The README says what is true: its Python runs, its verbs and files exist."""
+"""What the README states is true: its Python runs, its commands and files exist."""
 
 import re
 from pathlib import Path

@@ -11,19 +11,19 @@ import pytest
 QUICK = [["--help"], ["fit", "--help"], ["models"], ["models", "--json"], ["--version"]]
 
 
-def run(*words, probe="torch"):
+def run(*arguments, probe="torch"):
     """Run a command line in a new process; whether `probe` was imported, and its output."""
     code = (
-        f"import sys; from monge.cli.main import attempt; code = attempt({list(words)!r}); "
+        f"import sys; from monge.cli.main import attempt; code = attempt({list(arguments)!r}); "
         f"print({probe!r} in sys.modules, file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done, done.stderr.strip().endswith("True")
 
 
-@pytest.mark.parametrize("words", QUICK, ids=" ".join)
-def test_listing_imports_no_torch(words):
-    done, imported = run(*words)
+@pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
+def test_listing_imports_no_torch(arguments):
+    done, imported = run(*arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert not imported
@@ -44,24 +44,24 @@ def test_help_within_a_fifth_of_a_second():
 
 
 def test_models_lists_what_the_classes_are():
-    """What the syntax trees say equals what importing shows."""
+    """What is read from the syntax trees equals what importing shows."""
     from monge import registry
 
     listed = json.loads(run("models", "--json")[0].stdout)
     assert {row["name"] for row in listed} == {entry.name for entry in registry.entries()}
     for row in listed:
-        owner = registry.find(row["name"])
-        assert set(row["events"]) == owner.events
-        assert set(row["givens"]) == owner.givens
-        assert row["supports_missing"] == owner.supports_missing
-        assert row["supports_variable_length"] == owner.supports_variable_length
+        model_class = registry.find(row["name"])
+        assert set(row["events"]) == model_class.events
+        assert set(row["givens"]) == model_class.givens
+        assert row["supports_missing"] == model_class.supports_missing
+        assert row["supports_variable_length"] == model_class.supports_variable_length
         assert set(row["abilities"]) == {
-            vars(base)["ability"] for base in owner.__mro__ if "ability" in vars(base)
+            vars(base)["ability"] for base in model_class.__mro__ if "ability" in vars(base)
         }
         assert row["summary"]
 
 
-def test_every_ability_has_words_of_its_own():
+def test_every_ability_has_its_own_name_and_task():
     from monge.core import abilities
 
     known = [
@@ -88,7 +88,7 @@ def test_no_name_of_a_class_of_abilities_is_shown():
     assert not names & set(re.findall(r"\w+", shown))
 
 
-def test_abilities_are_known_from_wherever_they_are_imported(tmp_path):
+def test_abilities_imported_from_the_package_are_recognised(tmp_path):
     from monge import registry
 
     (tmp_path / "mine.py").write_text(

@@ -1,4 +1,4 @@
-"""What tests ask of training."""
+"""Checks of training that several tests share."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from monge.train.trainer import Trainer
 
 
 def assert_unbroken(make: Callable[[], Trainer], folder: Path, steps: int = 2) -> Trainer:
-    """Training that was not interrupted; another that was, and was resumed from its file half
-    way, must equal it bit for bit."""
+    """Check that training interrupted half-way and resumed from its checkpoint equals
+    uninterrupted training bit for bit; return the uninterrupted trainer."""
     whole, first, second = make(), make(), make()
-    for trainer, many in ((whole, 2 * steps), (first, steps)):
-        advance(trainer, many)
+    for trainer, count in ((whole, 2 * steps), (first, steps)):
+        advance(trainer, count)
     checkpoint.save(folder / "last.safetensors", *first.state())
     second.restore(*checkpoint.load(folder / "last.safetensors"))
     advance(second, steps)
-    (there, counted), (here, counted_too) = whole.state(), second.state()
-    assert there.keys() == here.keys()
-    for key, value in there.items():
-        assert torch.equal(value, here[key]), key
-    assert counted == counted_too
+    (expected, counters), (found, resumed_counters) = whole.state(), second.state()
+    assert expected.keys() == found.keys()
+    for key, value in expected.items():
+        assert torch.equal(value, found[key]), key
+    assert counters == resumed_counters
     return whole
 
 

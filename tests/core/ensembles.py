@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+import small_data
 import torch
-import worlds
 
 from monge import registry
 from monge.core.batch import Batch
@@ -19,15 +19,15 @@ def regression(n=400):
     g = make_generator(0)
     x = torch.randn(n, 3, generator=g)
     y = x[:, 0] * x[:, 1] + x[:, 2] + 0.1 * torch.randn(n, generator=g)
-    inputs = worlds.fitted(Space(kind="real", shape=(3,), name="inputs"), x)
-    space = replace(worlds.fitted(Space(kind="real", name="y"), y), given={"inputs": inputs})
+    inputs = small_data.fitted(Space(kind="real", shape=(3,), name="inputs"), x)
+    space = replace(small_data.fitted(Space(kind="real", name="y"), y), given={"inputs": inputs})
     return space, Batch(y, {"inputs": Batch(x)})
 
 
 def classes(n=400):
     """One of three names given two numbers."""
-    space, rows = worlds.make("real", n)
-    label = worlds.conditioned(space, rows)[1].given["label"].x
+    space, rows = small_data.make("real", n)
+    label = small_data.conditioned(space, rows)[1].given["label"].x
     return (
         Space(kind="label", size=3, name="y", rows=n, given={"inputs": space}),
         Batch(label, {"inputs": rows}),
@@ -37,7 +37,7 @@ def classes(n=400):
 def trained(config, space, batch, steps=30, recipe=None, double=True, seed=1):
     torch.manual_seed(0)
     model = config.build(space).double() if double else config.build(space)
-    rows = worlds.Rows(batch.double() if double else batch)
+    rows = small_data.Rows(batch.double() if double else batch)
     trainer = Trainer(model, rows, recipe or TrainConfig(batch_size=64, lr=3e-3, warmup=0), seed)
     for _ in range(steps):
         trainer.train_step(1.0)
@@ -46,8 +46,8 @@ def trained(config, space, batch, steps=30, recipe=None, double=True, seed=1):
 
 def mixture(name, kind, members=3, steps=15, **fields):
     owner = registry.find(name)
-    space, batch = worlds.make(kind)
+    space, batch = small_data.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=members, **fields)
     recipe = config.train_config(replace(owner.defaults(space).train, batch_size=64, warmup=0))
     trainer = trained(config, space, batch[:600], steps, recipe)
-    return trainer.model.eval(), worlds.Rows(batch.double())
+    return trainer.model.eval(), small_data.Rows(batch.double())

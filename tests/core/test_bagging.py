@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 from ensembles import mixture, regression, trained
 
 import monge
@@ -52,7 +52,7 @@ def test_bagged_members_see_their_bag_alone(name, kind, monkeypatch):
 
 def test_out_of_bag_scores_use_only_members_that_have_not_seen_the_row():
     model, rows = mixture("gaussian", "real", members=3, steps=1, bag=True)
-    train = worlds.Rows(rows.all[:600])
+    train = small_data.Rows(rows.all[:600])
     batch = train.whole()
     found, out = model.out_of_bag(batch).value, model.left_out(batch.row)
     each = torch.stack([member.likelihood(batch).value for member in model.members])
@@ -76,7 +76,7 @@ def test_out_of_bag_error_is_higher_than_the_error_on_rows_that_were_seen():
     )
     recipe = TrainConfig(batch_size=200, lr=2e-2, warmup=0)
     model = trained(config, space, batch, 150, recipe).model.eval()
-    rows = worlds.Rows(batch.double())
+    rows = small_data.Rows(batch.double())
     measured = out_of_bag(model, chunks(rows))
     own = (model.mean(rows.all.given) - rows.all.x).square().mean().sqrt().item()
     assert set(measured) == {"out_of_bag_log_likelihood", "out_of_bag_rmse"}

@@ -5,8 +5,8 @@ import math
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 from ensembles import classes, mixture, regression, trained
 from training import assert_unbroken
 
@@ -76,7 +76,7 @@ def test_an_exact_score_is_that_of_the_mean_density(name, kind):
 
 def test_a_mixture_sums_to_one_and_samples_what_it_scores():
     model, _ = mixture("made", "binary", steps=60)
-    states = worlds.states(model.space)
+    states = small_data.states(model.space)
     p = model.likelihood(Batch(states)).value.exp()
     x = model.sample(20_000, generator=make_generator(0))
     frequency = (x[:, None] == states).all(2).double().mean(0)
@@ -124,7 +124,7 @@ def test_the_weakest_kind_decides():
 
 def test_a_completion_weighs_members_by_what_is_seen():
     model, _ = mixture("made", "binary", steps=150)
-    states = worlds.states(model.space)
+    states = small_data.states(model.space)
     p = model.likelihood(Batch(states)).value.exp()
     rows = Batch(torch.ones(20_000, 5, dtype=torch.float64))
     seen = torch.arange(5) < 2
@@ -196,7 +196,7 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world):
 
 @pytest.mark.parametrize(("name", "kind"), [("made", "real"), ("wgan", "real")])
 def test_interrupted_and_resumed_equals_uninterrupted(name, kind, tmp_path):
-    owner, (space, batch) = registry.find(name), worlds.make(kind)
+    owner, (space, batch) = registry.find(name), small_data.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=2, bag=True)
     recipe = config.train_config(owner.defaults(space).train)
     assert_unbroken(lambda: trained(config, space, batch, 0, recipe, False), tmp_path)

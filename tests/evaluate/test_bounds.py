@@ -4,8 +4,8 @@ import json
 import math
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch.distributions import Normal
 
 import monge
@@ -70,7 +70,7 @@ class Linear(Model, HasLikelihood, HasPosterior):
 def curve():
     g = torch.Generator().manual_seed(0)
     x = math.hypot(1, NOISE) * torch.randn(400, 1, generator=g, dtype=torch.float64)
-    return tightness(Linear(), worlds.Rows(Batch(x))), x
+    return tightness(Linear(), small_data.Rows(Batch(x))), x
 
 
 def test_the_evidence_is_integrated(curve):
@@ -103,7 +103,7 @@ def test_the_bound_climbs_to_the_evidence_within_its_error(curve):
 def test_exact_models_have_no_curve():
     model = Linear()
     model.LikelihoodConfig = HasLikelihood.LikelihoodConfig
-    assert tightness(model, worlds.Rows(Batch(torch.zeros(4, 1)))) is None
+    assert tightness(model, small_data.Rows(Batch(torch.zeros(4, 1)))) is None
 
 
 def test_the_gap_of_mutual_information_is_known_at_its_ends():

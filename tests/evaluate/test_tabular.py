@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+import small_data
 import torch
-import worlds
 from scipy.stats import ks_2samp
 
 from monge.core.abilities import CanSample
@@ -67,19 +67,21 @@ def test_a_column_that_never_varies_leans_on_nothing():
 
 
 def test_event_and_plain_conditions_are_columns_of_one_table():
-    space, batch = worlds.conditioned(*worlds.make("columns", 60))
+    space, batch = small_data.conditioned(*small_data.make("columns", 60))
     table = columns_of(space)
     assert [part.name for part in table.columns] == ["flag", "name", "number", "label"]
     rows = cells(Batch(batch.x, batch.given, observed=torch.ones(60, 3).bool().tril(1)), space)
     assert rows.shape == (60, 4)
     assert rows[0].isnan().tolist() == [False, False, True, False]
-    assert columns_of(worlds.make("levels", 10)[0]) is None
-    given = columns_of(worlds.conditioned(*worlds.make("real", 60), "picture")[0], ("a", "b"))
+    assert columns_of(small_data.make("levels", 10)[0]) is None
+    given = columns_of(
+        small_data.conditioned(*small_data.make("real", 60), "picture")[0], ("a", "b")
+    )
     assert [part.name for part in given.columns] == ["a", "b"]
 
 
 def test_a_wrong_column_and_a_lost_bond_are_seen_and_named():
-    space, batch = worlds.make("columns", 600)
+    space, batch = small_data.make("columns", 600)
     table, rows = columns_of(space), cells(batch, space)
     held, train = rows[:300], rows[300:]
     ideal = table_metrics(train, held, table)
@@ -100,8 +102,8 @@ def test_a_wrong_column_and_a_lost_bond_are_seen_and_named():
     assert lost["pair_correlations"].value > 3 * ideal["pair_correlations"].value
 
 
-def test_what_samples_teach_is_evaluated_on_real_rows():
-    space, batch = worlds.make("columns", 600)
+def test_what_samples_teach_is_judged_on_real_rows():
+    space, batch = small_data.make("columns", 600)
     table, rows = columns_of(space), cells(batch, space)
     held, train = rows[:300], rows[300:]
     chosen = targets(train, held, table)
@@ -136,7 +138,7 @@ def test_scores_of_what_was_taught():
 
 
 class Bonds(Model, CanSample):
-    """Samples the columns of a table, together or each for itself."""
+    """Draws the columns of a table, together or each for itself."""
 
     events = {"columns"}
 
@@ -156,9 +158,9 @@ class Bonds(Model, CanSample):
         return cls.Config()
 
 
-def test_evaluation_reports_tables_beside_real_rows():
-    space, batch = worlds.make("columns", 400)
-    rows, others = worlds.Rows(batch[:150]), worlds.Rows(batch[150:])
+def test_evaluation_tells_tables_beside_real_rows():
+    space, batch = small_data.make("columns", 400)
+    rows, others = small_data.Rows(batch[:150]), small_data.Rows(batch[150:])
     found = all_metrics(Bonds(space, batch[150:].x, True), rows, others)
     names = {"marginals", "worst_marginal", "pair_correlations", "tstr_name", "tstr_number"}
     assert names | {f"{name}_of_real_rows" for name in names} <= set(found)

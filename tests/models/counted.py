@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import Tensor
 
 from monge.core.batch import Batch
@@ -49,7 +49,7 @@ def hide(batch: Batch, share: float = 0.3, seed: int = 0) -> Batch:
 
 
 def world(kind: str) -> tuple[Space, Batch]:
-    space, batch = worlds.make(kind)
+    space, batch = small_data.make(kind)
     return space, batch.double()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
-from worlds import make
+from small_data import make
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 from counted import COUNTED, build, counted, fitted, hide, shares, world
 
 from monge.core.batch import Batch
@@ -24,10 +24,12 @@ from monge.prob.bins import bin_starts
 @counted
 @pytest.mark.parametrize("kind", ["binary", "levels", "label"])
 @pytest.mark.parametrize("steps", [0, 3])
-def test_finite_distributions_sum_to_one(config, kind, steps):
+def test_finite_laws_sum_to_one(config, kind, steps):
     space, batch = world(kind)
     model = fitted(config, space, hide(batch), steps)
-    assert model.log_prob(worlds.states(space)).exp().sum().item() == pytest.approx(1, abs=1e-12)
+    assert model.log_prob(small_data.states(space)).exp().sum().item() == pytest.approx(
+        1, abs=1e-12
+    )
 
 
 @counted
@@ -36,7 +38,7 @@ def test_counts_and_labels_sum_to_one(config, steps):
     cause = torch.rand(500, generator=make_generator(0), dtype=torch.float64)
     number = torch.where(cause < 0.4, 0.0, (200 * cause**3).floor())
     x = torch.stack([number, (3 * cause).floor()], 1)
-    columns = (worlds.fitted(Space(kind="counts"), number), Space(kind="label", size=3))
+    columns = (small_data.fitted(Space(kind="counts"), number), Space(kind="label", size=3))
     space = Space(kind="columns", shape=(2,), columns=columns, rows=500)
     model = fitted(config, space, hide(Batch(x)), steps)
     number = torch.arange(-20000.0, 20000.0, dtype=torch.float64)
@@ -82,16 +84,16 @@ def test_mixtures_of_normals_integrate_to_one(covariance, steps):
 
 @counted
 @pytest.mark.parametrize("kind", ["binary", "levels"])
-def test_samples_follow_the_distribution(config, kind):
+def test_samples_follow_the_law(config, kind):
     space, batch = world(kind)
-    model, every = fitted(config, space, batch), worlds.states(space)
+    model, every = fitted(config, space, batch), small_data.states(space)
     p = model.log_prob(every).exp()
     found = shares(model.sample(20000, generator=make_generator(1)).flatten(1), every.flatten(1))
     assert (found - p).abs().sum() / 2 < 0.02 * len(every) ** 0.5 / 5
 
 
 @counted
-def test_samples_of_numbers_follow_the_distribution(config):
+def test_samples_of_numbers_follow_the_law(config):
     """The mean of log p over own samples is the negative entropy, summed over all counts."""
     space, batch = world("counts")
     model = fitted(config, space, batch)
@@ -104,17 +106,17 @@ def test_samples_of_numbers_follow_the_distribution(config):
 
 @counted
 @pytest.mark.parametrize("kind", ["binary", "levels"])
-def test_hidden_entries_are_summed_out_and_sampled_exactly(config, kind):
+def test_hidden_entries_are_summed_out_and_drawn_exactly(config, kind):
     space, batch = world(kind)
-    model, every = fitted(config, space, hide(batch)), worlds.states(space)
+    model, every = fitted(config, space, hide(batch)), small_data.states(space)
     x, seen = batch.x[3], torch.rand(space.shape, generator=make_generator(4)) > 0.5
     match = ((every == x) | ~seen).flatten(1).all(1)
     log_p = model.log_prob(every)[match]
     question = Batch(x.expand(20000, *space.shape), observed=seen.expand(20000, *space.shape))
     torch.testing.assert_close(model.log_prob(question[:1])[0], log_p.logsumexp(0))
-    samples = model.complete(question, generator=make_generator(5))
-    assert torch.equal(samples[:, seen], question.x[:, seen])
-    found = shares(samples.flatten(1), every[match].flatten(1))
+    drawn = model.complete(question, generator=make_generator(5))
+    assert torch.equal(drawn[:, seen], question.x[:, seen])
+    found = shares(drawn.flatten(1), every[match].flatten(1))
     assert found.sum().item() == pytest.approx(1)
     assert (found - log_p.softmax(0)).abs().sum() / 2 < 0.02
 
@@ -131,7 +133,7 @@ def test_what_is_hidden_may_hold_anything(config):
 
 
 @counted
-def test_padding_is_no_part_of_the_distribution(config):
+def test_padding_is_no_part_of_the_law(config):
     space, batch = world("binary")
     model = fitted(config, space, batch)
     length = torch.randint(0, 6, (len(batch),), generator=make_generator(0))
@@ -190,18 +192,18 @@ def test_a_constant_entry_has_a_density():
 
 
 @pytest.mark.parametrize("owner", [Independent, Gaussian])
-def test_each_label_has_its_own_distribution(owner):
-    space, batch = worlds.conditioned(*world("real"))
+def test_each_label_has_its_own_law(owner):
+    space, batch = small_data.conditioned(*world("real"))
     model = fitted(owner.Config(), space, batch, 1)
     label = batch.given["label"].x
     for code in range(3):
         mine = batch[label == code]
         swapped = replace(mine, given={"label": Batch(torch.full((len(mine),), (code + 1) % 3))})
         assert model.log_prob(mine).mean() > model.log_prob(swapped).mean() + 0.1
-        samples = model.sample(
+        drawn = model.sample(
             4000, {"label": Batch(torch.tensor([code]))}, generator=make_generator(0)
         )
-        torch.testing.assert_close(samples.mean(0), mine.x.mean(0), atol=0.05, rtol=0.05)
+        torch.testing.assert_close(drawn.mean(0), mine.x.mean(0), atol=0.05, rtol=0.05)
 
 
 def test_independent_counts_frequencies():
@@ -241,9 +243,9 @@ def test_long_ladders_of_levels_are_grouped():
     for config in COUNTED.values():
         model = fitted(config, space, Batch(x))
         assert float(model.log_prob(every).exp().sum()) == pytest.approx(1, abs=1e-12)
-        samples = model.sample(2000, generator=make_generator(1))
-        assert samples.min() >= 0
-        assert samples.max() <= 255
+        drawn = model.sample(2000, generator=make_generator(1))
+        assert drawn.min() >= 0
+        assert drawn.max() <= 255
 
 
 CONFIGS = {**COUNTED, "gaussian": Gaussian.Config()}
@@ -267,7 +269,7 @@ def test_state_is_all_there_is(config):
 
 def test_float32_agrees_with_float64():
     for kind in ("columns", "counts", "real"):
-        space, batch = worlds.make(kind)
+        space, batch = small_data.make(kind)
         for config in CONFIGS.values():
             torch.manual_seed(0)
             model = config.build(space)
@@ -282,10 +284,10 @@ def test_float32_agrees_with_float64():
 
 @pytest.mark.parametrize("owner", [Independent, ChowLiuTree, Gaussian, MixtureModel])
 def test_defaults_are_built_and_too_many_labels_are_refused(owner):
-    space, batch = worlds.make("columns")
+    space, batch = small_data.make("columns")
     defaults = owner.defaults(space)
     model = defaults.config.build(space)
-    assert defaults.train.max_steps >= 1
+    assert defaults.recipe.max_steps >= 1
     assert model.fit_rows(batch)["nll"].isfinite().all()
     assert owner.unsupported_reason(space) is None
     label = Space(kind="label", size=50)
@@ -294,21 +296,21 @@ def test_defaults_are_built_and_too_many_labels_are_refused(owner):
 
 
 def test_what_does_not_fit_is_refused():
-    image = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60000)
-    assert "4096" in ChowLiuTree.unsupported_reason(image)
+    picture = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60000)
+    assert "4096" in ChowLiuTree.unsupported_reason(picture)
     with pytest.raises(DataError, match="4096"):
-        ChowLiuTree.Config().build(image)
+        ChowLiuTree.Config().build(picture)
     assert "baseline.chow_liu" in Gaussian.unsupported_reason(Space(kind="label", size=3))
     assert "baseline.mixture" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
-    with pytest.raises(UsageError, match=r"components=20.*covariance=diagonal"):
+    with pytest.raises(UsageError, match="diagonal"):
         MixtureModel.Config().build(Space(kind="real", shape=(3, 64, 64)))
 
 
 def test_conditions_must_be_known():
-    space, batch = worlds.conditioned(*world("real"))
+    space, batch = small_data.conditioned(*world("real"))
     model = fitted(Independent.Config(), space, batch, 1)
-    with pytest.raises(DataError, match=r"'label'.*0 to 2"):
+    with pytest.raises(DataError, match="0 to 2"):
         model.sample(1, {"label": Batch(torch.tensor([3]))})
     unseen = Batch(torch.tensor([1]), observed=torch.tensor([False]))
-    with pytest.raises(DataError, match="'label'"):
+    with pytest.raises(DataError, match="label"):
         model.sample(1, {"label": unseen})

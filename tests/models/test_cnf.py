@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
@@ -195,7 +195,7 @@ def test_far_rows_and_float32_are_finite():
 
 
 def test_what_is_refused():
-    space, _ = worlds.conditioned(*worlds.make("real"))
+    space, _ = small_data.conditioned(*small_data.make("real"))
     with pytest.raises(UsageError, match="coupling=optimal"):
         CNF.Config(coupling="optimal").build(space)
     with pytest.raises(UsageError, match="objective=likelihood"):
@@ -238,7 +238,7 @@ def test_large_images_are_read_four_pixels_at_a_time_where_sides_allow_it(side, 
 
 
 def test_squashed_levels_are_standardised_before_the_first_step_and_no_step_moves_that():
-    space, batch = worlds.make("levels")
+    space, batch = small_data.make("levels")
     model = built(space)
     model.initialise_from_data(batch.double())
     w = model.outer.inverse(

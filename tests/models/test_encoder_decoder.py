@@ -1,4 +1,4 @@
-"""Models of sentences given a source: exact sums, teacher forcing against steps, beams, fits."""
+"""Laws of sentences given something: exact sums, teacher forcing against steps, beams, fits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import Tensor
 from training import assert_unbroken
 
@@ -31,17 +31,17 @@ CONFIGS = {
     "transformer": Transformer.Config(net=NET),
     "post": Transformer.Config(net=replace(NET, norm="post", positions="learned"), share="none"),
     "none": Seq2Seq.Config(net=LSTM.Config(width=8, depth=2), attention="none"),
-    "dot": replace(Seq2Seq.smallest_config(worlds.sentences(4)[0]), attention="dot"),
-    "bilinear": Seq2Seq.smallest_config(worlds.sentences(4)[0]),
-    "additive": replace(Seq2Seq.smallest_config(worlds.sentences(4)[0]), attention="additive"),
+    "dot": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), attention="dot"),
+    "bilinear": Seq2Seq.smallest_config(small_data.sentences(4)[0]),
+    "additive": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), attention="additive"),
 }
 every = pytest.mark.parametrize("name", CONFIGS)
 
 
 def built(name: str, space: Space | None = None):
-    """A model with perturbed weights, float64."""
+    """A law with shaken weights, float64."""
     torch.manual_seed(0)
-    model = CONFIGS[name].build(space or worlds.sentences(4)[0]).double()
+    model = CONFIGS[name].build(space or small_data.sentences(4)[0]).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -49,7 +49,7 @@ def built(name: str, space: Space | None = None):
 
 
 def every_sentence(most: int = 5, size: int = 3) -> list[tuple[int, ...]]:
-    """All that end within `most` symbols, and all that do not."""
+    """All that end within so many symbols, and all that do not."""
     full = [(*body, 3) for n in range(most) for body in itertools.product(range(size), repeat=n)]
     return full + list(itertools.product(range(size), repeat=most))
 
@@ -74,7 +74,7 @@ def test_it_sums_to_one_over_all_sentences(name):
 
 @every
 def test_padding_and_batching_change_nothing(name):
-    model, (_, batch) = built(name), worlds.sentences(30, seed=1)
+    model, (_, batch) = built(name), small_data.sentences(30, seed=1)
     together = model.conditionals(batch)
     for row in range(0, 30, 7):
         alone, size, own = batch[row : row + 1], int(batch.length[row]), batch.given["source"]
@@ -88,9 +88,9 @@ def test_padding_and_batching_change_nothing(name):
 
 
 @every
-def test_steps_give_what_is_scored(name):
+def test_steps_tell_what_is_scored(name):
     """The log-probability of a sentence is what drawing it step by step used."""
-    model, (_, batch) = built(name), worlds.sentences(6, seed=2)
+    model, (_, batch) = built(name), small_data.sentences(6, seed=2)
     source = batch.given["source"]
     whole = model.conditionals(batch)
     with torch.no_grad():
@@ -105,16 +105,16 @@ def test_steps_give_what_is_scored(name):
 
 
 @every
-def test_it_samples_what_it_scores(name):
+def test_it_draws_what_it_scores(name):
     model, (x, length) = built(name), padded(every_sentence())
-    condition = given([1, 2], 1)
+    told = given([1, 2], 1)
     log_p = model.likelihood(Batch(x, given([1, 2], len(x)), length=length)).value
     entropy = -(log_p.exp() * log_p).sum().item()
-    samples = model.sample(4000, condition, generator=make_generator(0))
-    assert torch.equal(samples, model.sample(4000, condition, generator=make_generator(0)))
-    *_, last = model.stream(4000, condition, generator=make_generator(0))
-    assert torch.equal(samples, last)
-    own = model.likelihood(Batch(samples, given([1, 2], 4000))).value
+    drawn = model.sample(4000, told, generator=make_generator(0))
+    assert torch.equal(drawn, model.sample(4000, told, generator=make_generator(0)))
+    *_, last = model.stream(4000, told, generator=make_generator(0))
+    assert torch.equal(drawn, last)
+    own = model.likelihood(Batch(drawn, given([1, 2], 4000))).value
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
 
 
@@ -139,7 +139,7 @@ def test_a_wide_beam_finds_the_most_probable_sentence(name):
 
 @every
 def test_a_beam_of_one_is_greedy(name):
-    model, (_, batch) = built(name), worlds.sentences(20, seed=3)
+    model, (_, batch) = built(name), small_data.sentences(20, seed=3)
     beam = model.mode(batch.given, model.SamplingConfig(beams=1))
     greedy = model.sample(
         20, batch.given, model.SamplingConfig(top=1), generator=make_generator(0)
@@ -148,8 +148,8 @@ def test_a_beam_of_one_is_greedy(name):
 
 
 @every
-def test_attention_is_a_distribution_over_the_source(name):
-    model, (_, batch) = built(name), worlds.sentences(9, seed=4)
+def test_attention_is_a_law_over_the_source(name):
+    model, (_, batch) = built(name), small_data.sentences(9, seed=4)
     if name == "none":
         with pytest.raises(UsageError, match="attention=none"):
             model.attention(batch)
@@ -164,8 +164,8 @@ def test_attention_is_a_distribution_over_the_source(name):
 
 @every
 def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
-    space, batch = worlds.sentences()
-    rows, valid = worlds.Rows(batch[:500]), worlds.Rows(batch[500:])
+    space, batch = small_data.sentences()
+    rows, valid = small_data.Rows(batch[:500]), small_data.Rows(batch[500:])
     owner = type(CONFIGS[name].build(space))
     recipe = replace(
         owner.defaults(space).train, batch_size=32, warmup=10, lr=1e-2, schedule="constant"
@@ -176,24 +176,24 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
         return Trainer(replace(CONFIGS[name], scheduled=0.2).build(space), rows, recipe, seed=1)
 
     whole = assert_unbroken(trainer, tmp_path)
-    scorer = HeldOutScorer(whole.model, valid)
-    before = evaluate_ema(whole, scorer)
-    for _ in fit(whole, Budget(steps=60), scorer):
+    judge = HeldOutScorer(whole.model, valid)
+    before = evaluate_ema(whole, judge)
+    for _ in fit(whole, Budget(steps=60), judge):
         pass
-    assert evaluate_ema(whole, scorer).value > before.value + 0.3
+    assert evaluate_ema(whole, judge).value > before.value + 0.3
 
 
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])
-@pytest.mark.parametrize("kind", ["series", "image", "label"])
-def test_it_reads_sounds_and_images_too(owner, kind):
-    space, batch = worlds.sentences(8)
+@pytest.mark.parametrize("kind", ["series", "picture", "label"])
+def test_it_reads_sounds_and_pictures_too(owner, kind):
+    space, batch = small_data.sentences(8)
     torch.manual_seed(1)
     source, own = {
         "series": (
             Space(kind="real", shape=(6, 3), varies=True, name="source"),
             Batch(torch.randn(8, 6, 3), length=torch.tensor([6, 3, 4, 6, 1, 2, 5, 6])),
         ),
-        "image": (
+        "picture": (
             Space(kind="real", shape=(1, 9, 9), name="source"),
             Batch(torch.randn(8, 1, 9, 9)),
         ),
@@ -211,8 +211,8 @@ def test_it_reads_sounds_and_images_too(owner, kind):
     assert model.mode(rows.given).shape == (8, 5)
 
 
-def test_smoothing_trains_towards_a_flatter_distribution_and_scores_are_not_smoothed():
-    space, batch = worlds.sentences(40)
+def test_smoothing_trains_towards_a_flatter_law_and_scores_are_not_smoothed():
+    space, batch = small_data.sentences(40)
     sharp, soft = (replace(CONFIGS["bilinear"], smoothing=e).build(space).eval() for e in (0, 0.3))
     soft.load_state_dict(sharp.state_dict())
     torch.testing.assert_close(sharp.likelihood(batch).value, soft.likelihood(batch).value)
@@ -225,10 +225,10 @@ def test_smoothing_trains_towards_a_flatter_distribution_and_scores_are_not_smoo
 
 
 def test_a_sentence_without_a_source_is_refused():
-    space, batch = worlds.sentences(4)
+    space, batch = small_data.sentences(4)
     assert "--given" in str(Transformer.unsupported_reason(replace(space, given={})))
-    with pytest.raises(DataError, match="'source'"):
+    with pytest.raises(DataError, match="source"):
         built("dot").sample(3)
-    with pytest.raises(UsageError, match=r"net\.width=7"):
+    with pytest.raises(UsageError, match="even"):
         Seq2Seq.Config(net=LSTM.Config(width=7)).build(space)
     assert math.isfinite(built("dot").likelihood(batch).value.sum().item())

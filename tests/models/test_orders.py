@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from worlds import states
+from small_data import states
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from small_data import make
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
-from worlds import make
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
+import small_data
 import torch
-import worlds
 
 import monge
 from monge.core.batch import Batch
@@ -65,7 +65,7 @@ def test_a_mask_hides_something_of_every_row_in_squares():
 
 
 def test_the_loss_of_a_mask_reads_hidden_entries_alone():
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     torch.manual_seed(0)
     model = MaskedAutoencoder.smallest_config(space).build(space).double()
     batch = batch.double()[:10]
@@ -93,11 +93,11 @@ def test_images_are_read_by_convolutions(kind):
     assert model.loss(Batch(x))[("contrast" if kind is Contrastive else "hidden")].shape == (6,)
     assert model.eval().encode(x).shape == (6, *model.latent.shape)
     with pytest.raises(UsageError, match="net=convolution"):
-        kind.Config().override("net=convolution").build(worlds.make("real")[0])
+        kind.Config().override("net=convolution").build(small_data.make("real")[0])
 
 
 def test_the_held_out_objective_is_repeatable_and_lower_is_better():
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     model = Contrastive.smallest_config(space).build(space).eval()
     before = torch.random.get_rng_state()
     one, two = (objective(model, [batch[:100], batch[100:150]]) for _ in range(2))

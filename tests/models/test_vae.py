@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_data import Rows, make
 from torch import Tensor
-from worlds import Rows, make
 
 from monge.core.batch import Batch
 from monge.core.model import Model

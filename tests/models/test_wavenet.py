@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
@@ -34,7 +34,7 @@ def test_it_finds_an_echo_within_its_reach(net):
     torch.manual_seed(0)
     model = WaveNet.Config(net=net, window=0).build(space)
     recipe = WaveNet.defaults(space).train.override("lr=1e-2", "batch_size=64", "warmup=0")
-    trainer = Trainer(model, worlds.Rows(Batch(x[:600], length=length[:600])), recipe)
+    trainer = Trainer(model, small_data.Rows(Batch(x[:600], length=length[:600])), recipe)
     for _ in range(60):
         trainer.train_step(1.0)
     with torch.no_grad():

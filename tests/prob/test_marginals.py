@@ -3,8 +3,8 @@
 import math
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge.core.marginals import MixedMarginals
 from monge.core.rng import make_generator
@@ -20,7 +20,7 @@ KINDS = {
         low=(-4.0, -5.0),
         high=(6.0, -1.0),
     ),
-    "counts": worlds.make("counts")[0],
+    "counts": small_data.make("counts")[0],
     "levels": Space(
         kind="levels", shape=(2,), size=100, mean=(40.0,), scale=(20.0,), high=(99.0,)
     ),
@@ -32,7 +32,7 @@ KINDS = {
 def made(kind, rows=5):
     head = Head(KINDS[kind], components=3).double()
     if kind == "counts":
-        x = worlds.make("counts")[1].x.double()
+        x = small_data.make("counts")[1].x.double()
         head.fit(x, torch.ones_like(x, dtype=torch.bool))
     noise = torch.randn(rows, head.width, dtype=torch.float64, generator=make_generator(1))
     return head, head.initial_params() + noise

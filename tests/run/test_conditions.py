@@ -1,4 +1,4 @@
-"""Conditions as Python holds them, and what they are not."""
+"""Conditions given from Python, and those that are refused."""
 
 import numpy as np
 import pytest
@@ -26,23 +26,23 @@ def test_a_value_stands_for_all_and_several_for_each(run):
 
 
 @pytest.mark.parametrize(
-    ("kind", "call", "sentence"),
+    ("error", "call", "values"),
     [
-        (DataError, lambda run: run.sample(2), r"needs a value of 'y' .* given=\{'y': VALUE\}"),
+        (DataError, lambda run: run.sample(2), r"'y'.*given=\{'y'"),
         (UsageError, lambda run: run.sample(2, "steps=5"), "'steps=5'"),
-        (DataError, lambda run: run.sample(2, {"x": 3}), "'x'; choose from y"),
+        (DataError, lambda run: run.sample(2, {"x": 3}), r"'x'.*\by\b"),
         (DataError, lambda run: run.sample(2, {"job": ["cook"]}), "'job'"),
-        (DataError, lambda run: run.sample(2, {"y": "nurse"}), "nurse is none of its 3 names"),
-        (DataError, lambda run: run.sample(2, {"y": ["nurse", "cook"]}), "y, row 1: 'nurse'"),
+        (DataError, lambda run: run.sample(2, {"y": "nurse"}), r"nurse.*\b3\b"),
+        (DataError, lambda run: run.sample(2, {"y": ["nurse", "cook"]}), r"y\b.*\b1\b.*nurse"),
         (
             DataError,
             lambda run: run.sample(3, {"y": ["cook", "smith"]}),
-            "2 rows; it needs 1 or 3",
+            r"\b3\b.*\b2\b",
         ),
         (UsageError, lambda run: run.sample(-1, {"y": "cook"}), "n=-1"),
-        (UsageError, lambda run: monge.fit("made", "iris", budget=5), "budget '5'"),
+        (UsageError, lambda run: monge.fit("made", "iris", budget=5), "'5'"),
     ],
 )
-def test_what_is_no_condition_is_refused(run, kind, call, sentence):
-    with pytest.raises(kind, match=sentence):
+def test_invalid_conditions_are_refused(run, error, call, values):
+    with pytest.raises(error, match=values):
         call(run)

@@ -1,6 +1,7 @@
-"""The doctor: what the course of a fit shows, what a model says of itself, where it is kept."""
+"""Diagnostics: problems found in a training log or by a model, and where they are saved."""
 
 import json
+import re
 
 import pytest
 
@@ -18,11 +19,11 @@ def log(losses, scores, kind="bound", stderr=1.0):
     """Lines of a log with these training losses and held-out scores."""
     return [
         {
-            "step": 50 * place,
+            "step": 50 * number,
             "terms": {"loss": loss},
             "held_out": {"value": score, "kind": kind, "stderr": stderr},
         }
-        for place, (loss, score) in enumerate(zip(losses, scores, strict=True), 1)
+        for number, (loss, score) in enumerate(zip(losses, scores, strict=True), 1)
     ]
 
 
@@ -37,9 +38,8 @@ def test_over_fitting_is_held_out_rows_getting_worse_while_training_rows_get_bet
     worse = log([9, 8, 7, 6, 5, 4], [-9, -8, -9, -10, -11, -12])
     (found,) = diagnostics.diagnose_log(worse, {"stopped": "patience"})
     assert found.name == "over-fitting"
-    assert "step 100" in found.sentence
-    assert "from -8 to -12" in found.sentence
-    # none of it where the training loss rises too, the fall is small, or the score is a distance
+    assert {"100", "-8", "-12"} <= set(re.findall(r"-?\d+", found.sentence))
+    # not if the training loss rises too, the decrease is small, or the metric is a distance
     assert not diagnostics.diagnose_log(
         log([4, 5, 6, 7, 8, 9], [-9, -8, -9, -10, -11, -12]), BUDGET
     )
@@ -60,27 +60,26 @@ def test_a_fit_that_was_still_improving_is_cut_short():
     )
 
 
-def test_findings_are_kept_with_the_run_and_looked_for_once(tmp_path):
+def test_findings_are_saved_with_the_run_and_computed_once(tmp_path):
     run = monge.fit("vae", "digits", *QUICK, *COLLAPSED, budget="60steps", out=tmp_path / "run")
     found = run.diagnose()
     assert "posterior collapse" in names(found)
-    kept = json.loads((run.folder / "findings.json").read_text())
-    assert [Finding(**each) for each in kept["findings"]] == found
-    assert kept["step"] == 60
+    saved = json.loads((run.folder / "findings.json").read_text())
+    assert [Finding(**each) for each in saved["findings"]] == found
+    assert saved["step"] == 60
     card = (run.folder / "card.md").read_text()
     assert all(diagnostics.sentence(finding) in card for finding in found)
     again = monge.load(run.folder)
     assert again.diagnose() == found
-    assert (
-        diagnostics.saved_findings(run.folder, 61) is None
-    )  # other weights have not been looked at
+    # weights of another step have not been diagnosed
+    assert diagnostics.saved_findings(run.folder, 61) is None
     (run.folder / "findings.json").write_text("{")
-    with pytest.raises(RunError, match=r"findings\.json cannot be read"):
+    with pytest.raises(RunError, match=r"findings\.json"):
         again.diagnose()
 
 
-def test_the_command_line_tells_findings(tmp_path, capsys):
-    words = [
+def test_the_command_line_prints_findings(tmp_path, capsys):
+    arguments = [
         "fit",
         "vae",
         "digits",
@@ -91,9 +90,8 @@ def test_the_command_line_tells_findings(tmp_path, capsys):
         "--out",
         str(tmp_path / "run"),
     ]
-    assert attempt(words) == 0
-    said = capsys.readouterr()
-    assert "posterior collapse: " in said.err
+    assert attempt(arguments) == 0
+    assert "posterior collapse" in capsys.readouterr().err
     assert attempt(["evaluate", str(tmp_path / "run"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert "posterior collapse" in [finding["name"] for finding in told["findings"]]
+    printed = json.loads(capsys.readouterr().out)
+    assert "posterior collapse" in [finding["name"] for finding in printed["findings"]]

@@ -1,4 +1,4 @@
-"""Exported steps are the model's own, and the loop of the help draws what the sampler does."""
+"""Exported steps equal the model's own, and the loop in the help samples like the sampler."""
 
 import itertools
 import json
@@ -19,12 +19,12 @@ SMALL = ("net=mlp", "width=16", "depth=1")
 
 
 @pytest.fixture(scope="module")
-def law(tmp_path_factory):
-    out = tmp_path_factory.mktemp("export") / "law"
+def ddpm(tmp_path_factory):
+    out = tmp_path_factory.mktemp("export") / "ddpm"
     return monge.fit("ddpm", "digits", *SMALL, given=["label"], budget="4steps", out=out)
 
 
-def drawn(file, n, dims, steps, *given, seed=0):
+def sampled(file, n, dims, steps, *given, seed=0):
     """The loop that the help of `monge export` shows."""
     step, g = torch.export.load(file).module(), make_generator(seed)
     z, zero = torch.randn(n, dims, generator=g), torch.zeros(n)
@@ -34,21 +34,21 @@ def drawn(file, n, dims, steps, *given, seed=0):
         return step(z, zero, zero, torch.randn(n, dims, generator=g), *given)[1]
 
 
-def test_the_loop_draws_what_ddim_does(law, tmp_path, capsys):
+def test_the_loop_samples_like_ddim(ddpm, tmp_path, capsys):
     file = tmp_path / "net.pt2"
-    assert attempt(["export", str(law.folder), "-o", str(file), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["inputs"]["z"] == ["rows", 64]
-    assert list(told["inputs"]) == ["z", "t", "s", "noise", "label"]
+    assert attempt(["export", str(ddpm.folder), "-o", str(file), "--json"]) == 0
+    inputs = json.loads(capsys.readouterr().out)["inputs"]
+    assert inputs["z"] == ["rows", 64]
+    assert list(inputs) == ["z", "t", "s", "noise", "label"]
     label = torch.tensor([0, 1, 1, 0, 9])
-    own = law.sample_tensor(5, {"label": Batch(label)}, "sampler=ddim", "steps=6", seed=3)
-    assert torch.equal(drawn(file, 5, 64, 6, label, seed=3), own)
+    own = ddpm.sample_tensor(5, {"label": Batch(label)}, "sampler=ddim", "steps=6", seed=3)
+    assert torch.equal(sampled(file, 5, 64, 6, label, seed=3), own)
     step, z, t = torch.export.load(file).module(), torch.randn(5, 64), torch.full((5,), 0.5)
     one, two = (step(z, t, t / 2, z, given)[0] for given in (label, 9 - label))
     assert not torch.allclose(one, two)
 
 
-def test_what_decodes_is_exported_as_its_decoder(tmp_path):
+def test_a_decoder_is_exported(tmp_path):
     run = monge.fit("vae", "moons", "latent=2", budget="2steps", out=tmp_path / "vae")
     run.export(tmp_path / "decoder.pt2")
     z = torch.randn(3, 2, generator=make_generator(0))
@@ -56,35 +56,33 @@ def test_what_decodes_is_exported_as_its_decoder(tmp_path):
     torch.testing.assert_close(found, run.model.decode(z))
 
 
-def test_what_cannot_be_exported_is_told(law, tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"cannot export to \.txt; use \.pt2 or \.onnx"):
-        law.export(tmp_path / "net.txt")
+def test_unsupported_exports_are_refused(ddpm, tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"\.txt.*\.pt2"):
+        ddpm.export(tmp_path / "net.txt")
     made = monge.fit("made", "moons", "width=8", budget="2steps", out=tmp_path / "made")
-    with pytest.raises(
-        UsageError, match=r"autoregressive\.made cannot be exported; .*diffusion\."
-    ):
+    with pytest.raises(UsageError, match=r"autoregressive\.made.*diffusion\."):
         made.export(tmp_path / "net.pt2")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(UsageError, match=r"install monge\[onnx\], or write \.pt2"):
-        law.export(tmp_path / "net.onnx")
+    with pytest.raises(UsageError, match=r"monge\[onnx\].*\.pt2"):
+        ddpm.export(tmp_path / "net.onnx")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddpm", "vdm", "diffusion.score_sde"])
-def test_a_network_of_pictures_is_exported(name, tmp_path):
+def test_a_unet_is_exported(name, tmp_path):
     run = monge.fit(
         name, "digits", "net=unet", "net.width=8", budget="2steps", out=tmp_path / "run"
     )
     run.export(tmp_path / "net.pt2")
     own = run.sample_tensor(3, None, "sampler=ddim", "steps=5")
-    found = drawn(tmp_path / "net.pt2", 3, 64, 5)
+    found = sampled(tmp_path / "net.pt2", 3, 64, 5)
     assert (found != own).double().mean() < 0.02
 
 
 @pytest.mark.slow
-def test_a_law_given_a_text_is_exported_with_its_lengths(tmp_path):
-    said = [f"{word} of {n}" for n in range(60) for word in ("left", "far right")]
-    x = pd.DataFrame({"a": [-1.0, 1.0] * 60, "caption": said})
+def test_a_model_conditioned_on_text_is_exported_with_lengths(tmp_path):
+    captions = [f"{word} of {n}" for n in range(60) for word in ("left", "far right")]
+    x = pd.DataFrame({"a": [-1.0, 1.0] * 60, "caption": captions})
     run = monge.fit(
         "ddpm",
         x,
@@ -94,18 +92,18 @@ def test_a_law_given_a_text_is_exported_with_its_lengths(tmp_path):
         budget="5steps",
         out=tmp_path / "run",
     )
-    told = run.export(tmp_path / "net.pt2")["inputs"]
-    assert list(told)[4:] == ["caption", "caption_length"]
+    inputs = run.export(tmp_path / "net.pt2")["inputs"]
+    assert list(inputs)[4:] == ["caption", "caption_length"]
     text = run.view.encode_given("caption", "left of 7")
-    steps = F.pad(text.x, (0, told["caption"][1] - text.x.shape[1]), value=77).expand(3, -1)
-    found = drawn(tmp_path / "net.pt2", 3, 1, 5, steps.contiguous(), text.length.repeat(3))
+    steps = F.pad(text.x, (0, inputs["caption"][1] - text.x.shape[1]), value=77).expand(3, -1)
+    found = sampled(tmp_path / "net.pt2", 3, 1, 5, steps.contiguous(), text.length.repeat(3))
     own = run.sample_tensor(3, {"caption": text}, "sampler=ddim", "steps=5")
     torch.testing.assert_close(found.reshape(own.shape), own)
 
 
-def test_a_film_and_changed_pictures_are_written(tmp_path, capsys):
+def test_an_animation_and_edited_images_are_written(tmp_path, capsys):
     run = monge.fit("ddpm", "digits", *SMALL, budget="3steps", out=tmp_path / "run")
-    film = tmp_path / "film.gif"
+    animation = tmp_path / "film.gif"
     assert (
         attempt(
             [
@@ -115,7 +113,7 @@ def test_a_film_and_changed_pictures_are_written(tmp_path, capsys):
                 "4",
                 "--stream",
                 "-o",
-                str(film),
+                str(animation),
                 "steps=5",
                 "--json",
             ]
@@ -123,15 +121,15 @@ def test_a_film_and_changed_pictures_are_written(tmp_path, capsys):
         == 0
     )
     assert json.loads(capsys.readouterr().out)["frames"] == 6
-    for words in (["--hide", "lower"], ["--noise", "2"], ["--edit", "0.5"]):
-        out = tmp_path / f"{words[0][2:]}.png"
+    for flags in (["--hide", "lower"], ["--noise", "2"], ["--edit", "0.5"]):
+        out = tmp_path / f"{flags[0][2:]}.png"
         assert (
             attempt(
                 [
                     "complete",
                     str(run.folder),
                     "digits",
-                    *words,
+                    *flags,
                     "--rows",
                     "3",
                     "-o",
@@ -143,7 +141,7 @@ def test_a_film_and_changed_pictures_are_written(tmp_path, capsys):
             == 0
         )
         method = json.loads(capsys.readouterr().out)["method"]
-        assert ("RePaint" if words[0] == "--hide" else words[0][2:]) in method
+        assert ("RePaint" if flags[0] == "--hide" else flags[0][2:]) in method
         assert out.exists()
     assert (
         attempt(
@@ -159,4 +157,4 @@ def test_a_film_and_changed_pictures_are_written(tmp_path, capsys):
         )
         == 1
     )
-    assert "nothing is missing" in capsys.readouterr().err
+    assert "--hide" in capsys.readouterr().err

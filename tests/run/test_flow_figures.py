@@ -1,4 +1,4 @@
-"""What a fit draws of flows: a density beside its data, enlargements, codes under other names."""
+"""Figures of flows: a density beside its data, enlarged images, codes under other conditions."""
 
 import math
 
@@ -19,17 +19,17 @@ from monge.run import latent
 from monge.run.figures import write_figures
 
 
-def test_a_density_holds_its_mass_on_the_picture(tmp_path):
+def test_the_plotted_density_integrates_to_one(tmp_path):
     rows = np.random.default_rng(0).normal(size=(5000, 2)) * [1.0, 3.0] + [5.0, 0.0]
-    law = torch.distributions.Normal(torch.tensor([5.0, 0.0]), torch.tensor([1.0, 3.0]))
-    mass = write_density(tmp_path / "density.png", lambda x: law.log_prob(x).sum(1), rows)
+    normal = torch.distributions.Normal(torch.tensor([5.0, 0.0]), torch.tensor([1.0, 3.0]))
+    mass = write_density(tmp_path / "density.png", lambda x: normal.log_prob(x).sum(1), rows)
     assert 0.97 < mass < 1.0
     assert (tmp_path / "density.png").stat().st_size > 1000
-    twice = write_density(tmp_path / "d.png", lambda x: law.log_prob(x).sum(1) + 0.7, rows)
+    twice = write_density(tmp_path / "d.png", lambda x: normal.log_prob(x).sum(1) + 0.7, rows)
     assert twice > 1.9
 
 
-def test_a_film_of_a_plane_shows_where_points_lie(tmp_path):
+def test_an_animation_of_points_shows_their_positions(tmp_path):
     space = Space(kind="real", shape=(2,), low=(0.0, 0.0), high=(1.0, 1.0))
     corner = torch.tensor([[0.99, 0.99], [math.nan, 0.5]]).expand(2, 2)
     shown = animation.heights(corner, space)
@@ -52,10 +52,16 @@ def test_a_film_of_a_plane_shows_where_points_lie(tmp_path):
     ],
     ids=["coupling", "superres", "attribute", "cflow"],
 )
-def test_a_fit_draws_what_can_be_seen(model, what, given, names, tmp_path):
-    words = ["layers=2"] if model == "coupling" else ["steps=1", "width=8"]
+def test_a_fit_writes_the_figures_of_its_model(model, what, given, names, tmp_path):
+    overrides = ["layers=2"] if model == "coupling" else ["steps=1", "width=8"]
     run = monge.fit(
-        model, what, *words, "data.rows=300", given=given, budget="2steps", out=tmp_path / "run"
+        model,
+        what,
+        *overrides,
+        "data.rows=300",
+        given=given,
+        budget="2steps",
+        out=tmp_path / "run",
     )
     write_figures(run)
     assert names <= {path.name for path in (run.folder / "figures").iterdir()}
@@ -67,14 +73,14 @@ def test_a_fit_draws_what_can_be_seen(model, what, given, names, tmp_path):
         assert found["rows_scored_per_second"].value > 0
 
 
-def test_likeness_is_one_of_the_same_and_falls_with_noise_and_shift():
+def test_similarity_is_one_for_equal_images_and_decreases_with_noise():
     x = (255 * torch.rand(4, 1, 12, 12, generator=make_generator(0))).double()
     assert torch.equal(similarity(x, x, 255.0), torch.ones(4).double())
     noise = torch.randn(x.shape, generator=make_generator(1)).double()
     near, far = (similarity(x, x + scale * noise, 255.0) for scale in (10, 100))
     assert (near > far).all()
     assert (near < 1).all()
-    # Of constant pictures the means alone are left.
+    # For constant images only the means are left.
     a, b = torch.full((1, 1, 9, 9), 100.0), torch.full((1, 1, 9, 9), 150.0)
     low = 2.55**2
     torch.testing.assert_close(
@@ -96,16 +102,16 @@ def test_codes_move_to_other_conditions(tmp_path, capsys):
     )
     sheet = latent.transfer(run, lines=3)
     grid = sheet.x.unflatten(0, (3, 4))
-    for row in range(3):  # under its own conditions a row is itself
+    for row in range(3):  # under its own condition a row is unchanged
         assert torch.equal(grid[row, 0], grid[row, 1 + row])
-    words = ["encode", str(run.folder), "-o", str(tmp_path / "as3.npz"), "-n", "5"]
-    assert attempt([*words, "--transfer", "--given", "label=3", "-q"]) == 0
+    arguments = ["encode", str(run.folder), "-o", str(tmp_path / "as3.npz"), "-n", "5"]
+    assert attempt([*arguments, "--transfer", "--given", "label=3", "-q"]) == 0
     assert np.load(tmp_path / "as3.npz")["x"].shape == (10, 8, 8)
-    assert attempt([*words, "--given", "label=3"]) == 2
-    assert "add --transfer" in capsys.readouterr().err
+    assert attempt([*arguments, "--given", "label=3"]) == 2
+    assert "--transfer" in capsys.readouterr().err
 
 
-def test_a_law_without_conditions_has_nothing_to_transfer(tmp_path):
+def test_a_model_without_conditions_cannot_transfer(tmp_path):
     run = monge.fit(
         "coupling", "moons", "layers=2", "data.rows=300", budget="2steps", out=tmp_path / "run"
     )
@@ -113,10 +119,10 @@ def test_a_law_without_conditions_has_nothing_to_transfer(tmp_path):
         latent.transfer(run)
 
 
-def test_small_pictures_are_means_of_squares():
-    source = data.open("digits+low2")
-    rows = source.view(None, (), source.target).rows("train").batch(torch.arange(5))
+def test_small_images_are_means_of_blocks():
+    dataset = data.open("digits+low2")
+    rows = dataset.view(None, (), dataset.target).rows("train").batch(torch.arange(5))
     means = torch.nn.functional.avg_pool2d(rows.x, 2).round()
     assert torch.equal(rows.given["source"].x, means)
-    with pytest.raises(DataError, match=r"\+low3 shrinks pictures 3 times, and these are 8x8"):
+    with pytest.raises(DataError, match=r"\+low3.*8x8"):
         data.open("digits+low3")

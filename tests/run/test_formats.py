@@ -1,8 +1,8 @@
 """Saved runs of every format stay readable.
 
-`fixtures/format-N` holds a run as format N was written, what its rows scored then, and the fields
-of every tag. A change of format adds a folder and leaves the older ones. As long as a format has
-not been released its folder is made anew with
+`fixtures/format-N` holds a run as format N was written, the log-likelihoods of its rows, and the
+fields of every tag. A new format adds a folder and leaves the older ones. Until a format is
+released its folder is regenerated with
 
     python tests/run/test_formats.py
 """
@@ -27,7 +27,7 @@ FORMATS = sorted(FIXTURES.glob("format-*"))
 
 
 def rows(n: int) -> pd.DataFrame:
-    """Two numbers, a category and a flag; no random generator decides their values."""
+    """Two numbers, a category and a flag, without a random generator."""
     i = np.arange(n)
     return pd.DataFrame(
         {
@@ -39,16 +39,16 @@ def rows(n: int) -> pd.DataFrame:
     )
 
 
-def make(where: Path) -> None:
-    """Write the fixture of the present format."""
-    shutil.rmtree(where, ignore_errors=True)
+def make(folder: Path) -> None:
+    """Write the fixture of the current format."""
+    shutil.rmtree(folder, ignore_errors=True)
     run = monge.fit(
         "made",
         rows(90),
         "width=4",
         "depth=1",
         budget="40steps",
-        out=where / "run",
+        out=folder / "run",
         compute=ComputeConfig(device="cpu", threads=1),
     )
     (run.folder / ".lock").unlink()
@@ -60,10 +60,10 @@ def make(where: Path) -> None:
         },
     }
     for name, entry in content.items():
-        (where / name).write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
+        (folder / name).write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
 
 
-def test_the_present_format_has_a_fixture():
+def test_the_current_format_has_a_fixture():
     assert [path.name for path in FORMATS] == [f"format-{n}" for n in range(2, storage.FORMAT + 1)]
 
 

@@ -130,9 +130,9 @@ def test_resumed_equals_unbroken(binary):
             pass
     assert same(whole, parts, "last.safetensors")
     assert same(whole, parts, "best.safetensors")
-    about = [checkpoint.about(r.folder / "last.safetensors") for r in (whole, parts)]
-    assert [a["step"] for a in about] == [60, 60]
-    assert about[0]["best"] == about[1]["best"]
+    counters = [checkpoint.about(r.folder / "last.safetensors") for r in (whole, parts)]
+    assert [each["step"] for each in counters] == [60, 60]
+    assert counters[0]["best"] == counters[1]["best"]
     assert list(parts.history.step.drop_duplicates()) == [20, 25, 33, 40, 60]
 
 
@@ -147,21 +147,21 @@ def test_leaving_the_loop_keeps_what_was_done(binary):
 
 def test_nothing_is_overwritten(binary, tmp_path):
     monge.fit("made", binary, *QUICK, budget="1steps", out=tmp_path / "mine")
-    with pytest.raises(RunError, match="mine exists; give --out another name, or --resume"):
+    with pytest.raises(RunError, match=r"mine.*--out.*--resume"):
         monge.fit("made", binary, *QUICK, budget="1steps", out=tmp_path / "mine")
 
 
 def test_divergence_keeps_the_last_good_weights(own):
     x = np.random.default_rng(0).normal(3, 1, (200, 2))
     run = start(own, x, "bad=45", "train.batch_size=50", "train.eval_every=20", "train.lr=0.1")
-    with pytest.raises(DivergenceError, match="'nll' of the turn 'model' became nan at step 45"):
+    with pytest.raises(DivergenceError, match=r"'nll'.*'model'.*nan.*\b45\b"):
         list(run.train("1000steps"))
     assert checkpoint.about(run.folder / "best.safetensors")["stopped"] == "diverged"
     assert torch.isfinite(weights(run, "best.safetensors")["m"]).all()
     assert weights(run, "best.safetensors")["m"].mean() > 0.5
 
 
-def test_a_model_of_ones_own_and_a_part(own, binary):
+def test_a_user_model_with_a_submodel(own, binary):
     other = monge.fit("made", binary, *QUICK, budget="2steps")
     x = np.random.default_rng(0).normal(3, 1, (100, 2))
     run = monge.fit(own, x, f"helper={other.folder}", "train.lr=0.1", budget="200steps")
@@ -179,18 +179,18 @@ def test_a_folder_cannot_run_code(own, binary, tmp_path, monkeypatch):
     run = monge.fit(own, x, budget="2steps")
     trap = tmp_path / "trap.py"
     trap.write_text(OWN + f"\nopen({str(tmp_path / 'sprung')!r}, 'w')\n")
-    about = run.folder / "run.json"
-    about.write_text(about.read_text().replace(own, str(trap)))
-    with pytest.raises(RunError, match="if you trust its code, name it: MONGE_MODELS="):
+    metadata = run.folder / "run.json"
+    metadata.write_text(metadata.read_text().replace(own, str(trap)))
+    with pytest.raises(RunError, match=r"trap\.py.*MONGE_MODELS="):
         monge.load(run.folder).model  # noqa: B018
     assert not (tmp_path / "sprung").exists()
-    about.write_text(about.read_text().replace("user/own.", "user/trap."))
+    metadata.write_text(metadata.read_text().replace("user/own.", "user/trap."))
     monkeypatch.setenv("MONGE_MODELS", str(trap))
     assert monge.load(run.folder).sample(3).shape == (3, 2)
     assert (tmp_path / "sprung").exists()
 
 
-def test_a_whole_config_is_taken_as_it_is(binary):
+def test_a_config_object_is_used_unchanged(binary):
     from monge.models.autoregressive.made import MADE
 
     run = monge.fit(MADE.Config(width=7, depth=1), binary, budget="1steps")
@@ -198,7 +198,7 @@ def test_a_whole_config_is_taken_as_it_is(binary):
     assert run.metadata["model"] == "autoregressive.made"
 
 
-def test_a_whole_config_of_a_users_own_file_is_taken_as_it_is(own):
+def test_a_config_object_of_a_user_file_is_used_unchanged(own):
     config = registry.find(own).Config(bad=7)
     run = monge.fit(config, np.random.default_rng(0).normal(3, 1, (100, 2)), budget="2steps")
     assert run.metadata["config"]["is"] == "user/own.Own"
@@ -206,7 +206,7 @@ def test_a_whole_config_of_a_users_own_file_is_taken_as_it_is(own):
     assert monge.load(run.folder).config == config
 
 
-def test_settings_of_no_model_get_a_sentence(binary):
+def test_a_config_that_is_no_model_is_refused(binary):
     with pytest.raises(UsageError, match="net/mlp"):
         monge.fit(MLP.Config(), binary, budget="1steps")
     with pytest.raises(UsageError, match="train/settings"):
@@ -224,7 +224,7 @@ def test_settings_of_no_model_get_a_sentence(binary):
         ([[float(i), i / 3] for i in range(60)], (60, 2)),
     ],
 )
-def test_python_people_hold_data_in_many_ways(data, shape):
+def test_data_types_of_python(data, shape):
     run = monge.fit("made", data, "width=8", budget="2steps")
     assert np.asarray(run.sample(shape[0])).shape == shape
 
@@ -245,7 +245,7 @@ def test_columns_come_back_as_they_were():
     assert set(new.name) <= set(frame.name)
 
 
-def test_the_data_must_still_be_what_they_were(tmp_path):
+def test_changed_data_are_refused(tmp_path):
     path = tmp_path / "t.csv"
     frame = pd.DataFrame({"a": np.arange(50) / 3, "b": np.arange(50) % 7 / 2})
     frame.to_csv(path, index=False)
@@ -253,60 +253,60 @@ def test_the_data_must_still_be_what_they_were(tmp_path):
     frame.loc[3, "a"] = 99.0
     frame.to_csv(path, index=False)
     again = monge.load(run.folder)
-    with pytest.raises(RunError, match="has changed since"):
+    with pytest.raises(RunError, match=r"t\.csv"):
         list(again.train("5steps"))
     assert len(again.score(path).value) == 50
     assert again.sample(2).shape == (2, 2)
 
 
-def test_damaged_folders_say_so(binary):
+def test_damaged_folders_are_reported(binary):
     run = monge.fit("made", binary, *QUICK, budget="2steps")
-    about = run.folder / "run.json"
-    text = about.read_text()
-    about.write_text(text.replace('"format": 2', '"format": 3'))
+    metadata = run.folder / "run.json"
+    text = metadata.read_text()
+    metadata.write_text(text.replace('"format": 2', '"format": 3'))
     with pytest.raises(RunError, match=r"run\.json.* 3\b"):
         monge.load(run.folder)
-    about.write_text(text.replace('"format": 2', '"format": 1'))
-    with pytest.raises(RunError, match=r"run\.json .*\(format 1\); refit"):
+    metadata.write_text(text.replace('"format": 2', '"format": 1'))
+    with pytest.raises(RunError, match=r"run\.json.*\b1\b"):
         monge.load(run.folder)
-    about.write_text("[1]")
+    metadata.write_text("[1]")
     with pytest.raises(RunError, match=r"run\.json.*\[1\]"):
         monge.load(run.folder)
-    about.write_text("[" * 100_000)
-    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+    metadata.write_text("[" * 100_000)
+    with pytest.raises(RunError, match=r"run\.json"):
         monge.load(run.folder)
-    about.write_text(text[:50])
-    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+    metadata.write_text(text[:50])
+    with pytest.raises(RunError, match=r"run\.json"):
         monge.load(run.folder)
-    about.write_text(text.replace('"width": 16', '"width": 17'))
-    with pytest.raises(RunError, match=r"best\.safetensors does not fit run\.json"):
+    metadata.write_text(text.replace('"width": 16', '"width": 17'))
+    with pytest.raises(RunError, match=r"best\.safetensors.*run\.json"):
         monge.load(run.folder).model  # noqa: B018
     tampered = json.loads(text)
     tampered["config"]["is"] = "os:system"
-    about.write_text(json.dumps(tampered))
+    metadata.write_text(json.dumps(tampered))
     with pytest.raises(RunError, match=r"run\.json: .*'os:system'"):
         monge.load(run.folder).model  # noqa: B018
     tampered["config"] = tampered["space"]
-    about.write_text(json.dumps(tampered))
+    metadata.write_text(json.dumps(tampered))
     with pytest.raises(RunError, match=r"run\.json: .*data/space"):
         monge.load(run.folder).model  # noqa: B018
     del tampered["config"]
-    about.write_text(json.dumps(tampered))
+    metadata.write_text(json.dumps(tampered))
     with pytest.raises(RunError, match=r"run\.json .*config"):
         monge.load(run.folder).model  # noqa: B018
-    with pytest.raises(RunError, match="there is no run 'made-aray'; did you mean made-array"):
+    with pytest.raises(RunError, match=r"'made-aray'.*made-array"):
         monge.load("made-aray")
 
 
-def test_a_place_that_cannot_be_written(binary, tmp_path, monkeypatch):
+def test_a_runs_folder_that_cannot_be_written(binary, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "file" / "runs"))
-    with pytest.raises(RunError, match=r"cannot make a run folder at .*; choose another place"):
+    with pytest.raises(RunError, match=r"file/runs"):
         monge.fit("made", binary, budget="1steps")
 
 
-def test_refusals_name_the_way_out(binary):
-    with pytest.raises(DataError, match=r"gaussian.*3 labels"):
+def test_refusals_name_the_remedy(binary):
+    with pytest.raises(DataError, match=r"gaussian.*\b3\b"):
         monge.fit("gaussian", (np.arange(60) % 3).astype(str), budget="1steps")
     holes = pd.DataFrame({"a": [1.5, None, 2.0, 4.5] * 10, "b": np.arange(40) / 7})
     with pytest.raises(
@@ -320,11 +320,11 @@ def test_refusals_name_the_way_out(binary):
         monge.fit("made", binary, budget="1steps", compute=ComputeConfig(device="tpu"))
 
 
-def worded(path, name):
+def write_texts(path, name):
     """A table of a number and two columns of text, the second with this name."""
-    words = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
+    vocabulary = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
     rng = np.random.default_rng(0)
-    texts = [[" ".join(row) for row in words[rng.integers(0, 8, (150, 8))]] for _ in range(2)]
+    texts = [[" ".join(row) for row in vocabulary[rng.integers(0, 8, (150, 8))]] for _ in range(2)]
     pd.DataFrame({"x": rng.normal(size=150), "first": texts[0], name: texts[1]}).to_csv(
         path, index=False
     )
@@ -332,7 +332,7 @@ def worded(path, name):
 
 @pytest.mark.parametrize("name", ["../../other/run", "comment/notes", "x" * 300, ".."])
 def test_columns_name_no_files(tmp_path, name):
-    worded(tmp_path / "t.csv", name)
+    write_texts(tmp_path / "t.csv", name)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "run.json").write_text("another's")
     run = monge.fit(
@@ -351,7 +351,7 @@ def test_columns_name_no_files(tmp_path, name):
 
 
 def test_a_nul_byte_in_a_column_name_is_refused(tmp_path):
-    worded(tmp_path / "t.csv", "a\0b")
+    write_texts(tmp_path / "t.csv", "a\0b")
     with pytest.raises(DataError, match=r"t\.csv, line 1"):
         start("gaussian", tmp_path / "t.csv", out=tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
@@ -380,7 +380,7 @@ def test_a_fit_builds_its_model_and_opens_its_data_once(binary, monkeypatch):
 
 @pytest.mark.parametrize(("tokens", "key"), [("bpe", "tokenizer"), ("words", "symbols")])
 def test_the_file_of_tokens_holds_the_vocabulary(tmp_path, tokens, key):
-    worded(tmp_path / "t.csv", "second")
+    write_texts(tmp_path / "t.csv", "second")
     run = start("gaussian", tmp_path / "t.csv", f"data.tokens={tokens}", "data.vocabulary=300")
     found = json.loads((run.folder / "tokens" / "1.json").read_text())
     codec = run.view.selection.schema.field("second").codec
@@ -411,13 +411,13 @@ def test_the_file_of_tokens_holds_the_vocabulary(tmp_path, tokens, key):
 )
 def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
     monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "runs"))
-    where = storage.default_path(title)
-    assert where.parent == tmp_path / "runs"
-    assert where.name[0] != "."
-    made = storage.create(where, True, {"run.json": {}}, {})
-    again = storage.create(where, True, {"run.json": {}}, {})
-    assert made == where
-    assert again.name == f"{where.name}-2"
+    folder = storage.default_path(title)
+    assert folder.parent == tmp_path / "runs"
+    assert folder.name[0] != "."
+    made = storage.create(folder, True, {"run.json": {}}, {})
+    again = storage.create(folder, True, {"run.json": {}}, {})
+    assert made == folder
+    assert again.name == f"{folder.name}-2"
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
         [made.name, again.name]
     )
@@ -434,9 +434,9 @@ def test_data_with_the_longest_name_a_file_may_have(tmp_path):
     run = start("gaussian", path)
     assert run.folder.parent == storage.home()
     plan = ComparisonPlan(str(path), (), ("baseline.gaussian",), "5steps")
-    assert Comparison.begin(plan).folder.parent == storage.home()
+    assert Comparison.create(plan).folder.parent == storage.home()
 
 
-def test_an_empty_budget_is_refused_where_none_is_the_default():
+def test_an_empty_budget_is_refused():
     with pytest.raises(UsageError, match="budget"):
         start("gaussian", "moons", budget="")

@@ -1,4 +1,4 @@
-"""A fit that is killed or asked to stop, and goes on."""
+"""A fit that is killed or asked to stop, and resumes."""
 
 import os
 import signal
@@ -25,9 +25,9 @@ def rows(tmp_path):
     return str(tmp_path / "x.npy")
 
 
-def test_killed_before_the_first_checkpoint_it_begins_again(rows):
-    begun = start("made", rows, *QUICK)
-    again = monge.load(begun.folder)
+def test_killed_before_the_first_checkpoint_it_starts_again(rows):
+    killed = start("made", rows, *QUICK)
+    again = monge.load(killed.folder)
     for _ in again.train("5steps"):
         pass
     assert checkpoint.about(again.folder / "last.safetensors")["step"] == 5
@@ -70,7 +70,7 @@ def test_killed_at_any_moment_it_resumes(tmp_path, rows):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_saves_and_says_how_to_resume(
+def test_asked_to_stop_it_saves_and_prints_how_to_resume(
     rows, tmp_path, number, monkeypatch, capsys
 ):
     monkeypatch.setattr("monge.run.session.SAVE_EVERY", 0.05)
@@ -80,7 +80,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_resume(
             time.sleep(0.02)
         os.kill(os.getpid(), number)
 
-    before = signal.signal(number, lambda *_: pytest.fail("nobody heeds the signal"))
+    before = signal.signal(number, lambda *_: pytest.fail("no handler took the signal"))
     threading.Thread(target=ask, daemon=True).start()
     try:
         code = attempt(
@@ -98,9 +98,9 @@ def test_asked_to_stop_it_saves_and_says_how_to_resume(
         )
     finally:
         signal.signal(number, before)
-    said = capsys.readouterr().err
-    assert code == 0, said
-    assert f"resume with: monge fit --resume {tmp_path / 'run'}" in said
-    about = checkpoint.about(tmp_path / "run" / "last.safetensors")
-    assert 0 < about["step"] < 100_000
+    err = capsys.readouterr().err
+    assert code == 0, err
+    assert f"monge fit --resume {tmp_path / 'run'}" in err
+    last = checkpoint.about(tmp_path / "run" / "last.safetensors")
+    assert 0 < last["step"] < 100_000
     assert checkpoint.about(tmp_path / "run" / "best.safetensors")["stopped"] == "asked"

@@ -3,8 +3,8 @@
 import math
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import nn
 
 from monge.core.errors import UsageError
@@ -40,8 +40,8 @@ class Line(Model):
 
 
 def subject(recipe, **options):
-    space, batch = worlds.make("real")
-    return Line(space, **options), worlds.Rows(batch), recipe
+    space, batch = small_data.make("real")
+    return Line(space, **options), small_data.Rows(batch), recipe
 
 
 def test_the_cost_counts_parameters_steps_and_bytes():

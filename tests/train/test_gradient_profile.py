@@ -1,8 +1,8 @@
 """The profile of signals and gradients over layers, and when it alarms."""
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import nn
 
 from monge.core.model import Model
@@ -35,7 +35,7 @@ class Deep(Model):
     ("gain", "name"), [(0.3, "vanishing gradients"), (1.0, None), (4.0, "exploding gradients")]
 )
 def test_gains_multiply_along_the_depth(gain, name):
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     torch.manual_seed(0)
     model = Deep(space, gain)
     layers = profile(model, batch)

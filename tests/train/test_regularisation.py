@@ -3,8 +3,8 @@
 import math
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import nn
 from training import assert_unbroken
 
@@ -49,12 +49,12 @@ class Line(Model):
 
 def trainer(given=False, **settings):
     torch.manual_seed(0)
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     if given:
         batch = Batch(batch.x, {"x": Batch(batch.x)})
         space = Space(kind="real", shape=(2,), given={"x": space})
     return Trainer(
-        Line(space), worlds.Rows(batch), TrainConfig(batch_size=100, warmup=0, **settings)
+        Line(space), small_data.Rows(batch), TrainConfig(batch_size=100, warmup=0, **settings)
     )
 
 
@@ -138,11 +138,11 @@ def test_frozen_parameters_have_no_memory_no_update_and_no_running_statistics():
 
 
 def test_parts_stay_as_they_are():
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     part, owner = trainer().model.requires_grad_(False), Line(space)
     owner.parts["start"] = part
     before = weights(part)
-    subject = Trainer(owner, worlds.Rows(batch), TrainConfig(batch_size=100))
+    subject = Trainer(owner, small_data.Rows(batch), TrainConfig(batch_size=100))
     for _ in range(2):
         subject.train_step(1.0)
     assert not part.training
@@ -249,9 +249,9 @@ class Bowl(Line):
 
 
 def test_lbfgs_reads_all_rows_and_finds_the_end_of_a_bowl():
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     recipe = TrainConfig(optimiser="lbfgs", weight_decay=0.5)
-    subject = Trainer(Bowl(space).double(), worlds.Rows(batch), recipe)
+    subject = Trainer(Bowl(space).double(), small_data.Rows(batch), recipe)
     *_, last = fit(subject, Budget(steps=500))
     assert last.stopped == "complete"  # it knows its end
     assert last.step < 60

@@ -3,8 +3,8 @@
 import math
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import nn
 
 from monge.core.batch import Batch
@@ -55,10 +55,10 @@ class TwoPlayerModel(Model):
 
 
 def trainer(recipe=None, **settings):
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     return Trainer(
         TwoPlayerModel(space, **settings),
-        worlds.Rows(batch),
+        small_data.Rows(batch),
         recipe or TrainConfig(batch_size=100),
     )
 
@@ -260,9 +260,12 @@ def test_asking_stops_at_the_end_of_a_step():
 
 
 def test_bf16_trains_too():
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     subject = Trainer(
-        TwoPlayerModel(space), worlds.Rows(batch), TrainConfig(batch_size=100), precision="bf16"
+        TwoPlayerModel(space),
+        small_data.Rows(batch),
+        TrainConfig(batch_size=100),
+        precision="bf16",
     )
     played(subject, "3steps")
     assert subject.is_finite

@@ -1,4 +1,4 @@
-"""What tests of comparisons share: plans, and runs as a leaderboard reads them."""
+"""Helpers of the comparison tests: plans, and runs as a leaderboard reads them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from monge.run import storage
 
 
 def planned(
-    *models: str, words: tuple[str, ...] = (), one: bool = False, target=()
+    *models: str, overrides: tuple[str, ...] = (), one: bool = False, target=()
 ) -> ComparisonPlan:
-    return make_plan("moons", models, words, "3steps", target=target, one=one)
+    return make_plan("moons", models, overrides, "3steps", target=target, one=one)
 
 
-def folder_of(
+def saved_outcome(
     folder: Path,
     name: str,
     value: float,
@@ -29,19 +29,23 @@ def folder_of(
     shape: int = 2,
     fingerprint: str = "a",
 ) -> Outcome:
-    """A run as the leaderboard reads it."""
+    """The outcome of a job, with its folder as the leaderboard reads it."""
     run = folder / f"{name}-{seed}"
     run.mkdir()
     space = {"is": "data/space", "kind": "real", "shape": [shape]}
-    about = storage.with_format({"space": space, "data": {"fingerprint": fingerprint}})
-    (run / "run.json").write_text(json.dumps(about))
-    measures = {
+    metadata = storage.with_format({"space": space, "data": {"fingerprint": fingerprint}})
+    (run / "run.json").write_text(json.dumps(metadata))
+    metrics = {
         "energy_distance": Metric(value, "distance", 0.1, "energy"),
         "energy_distance_of_real_rows": Metric(0.05, "distance", 0.1, "energy"),
     }
     if rows is not None:
         np.save(run / ROWS, rows)
-        measures["log_likelihood"] = Metric(rows.mean(), "exact", 0.1)
-    told = {"metrics": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
-    (run / RESULTS).write_text(json.dumps(storage.with_format(told)))
+        metrics["log_likelihood"] = Metric(rows.mean(), "exact", 0.1)
+    results = {
+        "metrics": {name: metric.to_dict() for name, metric in metrics.items()},
+        "seconds": 1.0,
+        "steps": 3,
+    }
+    (run / RESULTS).write_text(json.dumps(storage.with_format(results)))
     return Outcome(name, seed, run)

@@ -1,4 +1,4 @@
-"""Small worlds for tests: a space of every kind with rows of a law that can be learned."""
+"""Small datasets for tests: a space of every kind with rows that a model can learn."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ CONDITIONS = {
     "past": Space(kind="real", shape=(4,), name="past", rows=1000, mean=(0.5,), scale=(0.6,)),
     "text": Space(kind="tokens", shape=(4,), size=3, varies=True, name="text", rows=1000),
 }
-"""What any event may be given. The small one is the mean of pictures of 2x2, where events are
-such."""
+"""Conditions for any event; `small` is the mean of an event that is a 2x2 image."""
 
 
 class Rows:
-    """A split of a world, as the loop and the judge see it."""
+    """A split of a dataset, as the training loop and the evaluation read it."""
 
     def __init__(self, batch: Batch) -> None:
         self.all = batch
@@ -77,7 +76,7 @@ def fitted(space: Space, x: Tensor) -> Space:
 
 
 def make(kind: str, n: int = 1000, seed: int = 0) -> tuple[Space, Batch]:
-    """A space of this kind and n rows whose entries lean on one common cause."""
+    """A space of this kind and n rows whose entries depend on a common cause."""
     g = torch.Generator().manual_seed(seed)
     cause = torch.rand(n, generator=g)
 
@@ -105,7 +104,7 @@ def make(kind: str, n: int = 1000, seed: int = 0) -> tuple[Space, Batch]:
 
 
 def table(cause: Tensor, noise) -> tuple[Space, Batch]:
-    """A table: a flag, a name of three, a number."""
+    """A table of a flag, a category with three values and a number."""
     flag = (noise() < cause).float()
     name = (3 * (0.7 * cause + 0.3 * noise())).floor().clamp(max=2)
     number = 10 * cause + noise()
@@ -119,8 +118,8 @@ def table(cause: Tensor, noise) -> tuple[Space, Batch]:
 
 
 def conditions(space: Space) -> dict[str, Space]:
-    """What an event may be given; a model is examined with the first that it takes. The last is
-    the event itself, coarse and half as large."""
+    """Possible conditions of an event; a model is tested with the first that it supports. The last
+    is the event itself, coarse and half as large."""
     own = replace(
         space,
         name="own",
@@ -130,36 +129,36 @@ def conditions(space: Space) -> dict[str, Space]:
     return CONDITIONS | ({"own": own} if space.kind in ("real", "levels") else {})
 
 
-def conditioned(space: Space, batch: Batch, options: str = "label") -> tuple[Space, Batch]:
-    """The same event given what tells something of its first entry."""
-    given = replace(space, given={options: conditions(space)[options]})
-    if options == "small" and space.shape == (1, 2, 2):
+def conditioned(space: Space, batch: Batch, name: str = "label") -> tuple[Space, Batch]:
+    """The same event with a condition that depends on its first entry."""
+    given = replace(space, given={name: conditions(space)[name]})
+    if name == "small" and space.shape == (1, 2, 2):
         means = Batch(batch.x.mean((2, 3), keepdim=True).round())
-        return given, replace(batch, given={options: means})
-    if options == "own":
-        return given, replace(batch, given={options: Batch((batch.x / 2).floor())})
+        return given, replace(batch, given={name: means})
+    if name == "own":
+        return given, replace(batch, given={name: Batch((batch.x / 2).floor())})
     first = batch.x.reshape(len(batch), -1)[:, 0].double()
     code = (3 * first.argsort().argsort() // len(first)).clamp(max=2)
-    return given, replace(batch, given=told(given, code))
+    return given, replace(batch, given=conditions_of(given, code))
 
 
-def told(space: Space, code: Tensor) -> dict[str, Batch]:
-    """What the space is given, to say that rows are these of three."""
-    return {how: condition(how, code, space.shape) for how in space.given}
+def conditions_of(space: Space, code: Tensor) -> dict[str, Batch]:
+    """The conditions of the space that encode these classes, each one of three."""
+    return {name: condition(name, code, space.shape) for name in space.given}
 
 
-def condition(options: str, code: Tensor, shape: tuple[int, ...]) -> Batch:
-    """One of three, said by its name, by one pixel, by a series, by a text of two to four symbols,
-    by a picture of a bar or by an event of this shape whose entries are equal."""
-    if options == "label":
+def condition(name: str, code: Tensor, shape: tuple[int, ...]) -> Batch:
+    """One of three classes, as a label, one pixel, a series, a text of two to four symbols,
+    an image of a bar, or an event of this shape whose entries are equal."""
+    if name == "label":
         return Batch(code)
-    if options == "own":
+    if name == "own":
         return Batch(code.float().reshape(-1, *(1,) * len(shape)).expand(-1, *shape).contiguous())
-    if options == "small":
+    if name == "small":
         return Batch(code.float().reshape(-1, 1, 1, 1))
-    if options == "past":
+    if name == "past":
         return Batch(code[:, None] * torch.tensor([0.1, 0.3, 0.6, 1.0]))
-    if options == "text":
+    if name == "text":
         exist = torch.arange(4) < 2 + code[:, None]
         return Batch(torch.where(exist, code[:, None], 77), length=2 + code)
     bars = torch.nn.functional.one_hot(code, 4).float()
@@ -184,7 +183,7 @@ LONGEST = 12
 
 def sequence(kind: str, n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
     """Rows of 1 to 12 steps, each near the one before it: levels, reals, tokens that may end, or
-    two levels a step. What lies beyond a row's length is rubbish."""
+    two levels per step. Values beyond the length of a row are meaningless."""
     g = torch.Generator().manual_seed(seed)
     channels = 2 if kind == "channels" else 1
     start = 3 * torch.rand(n, 1, channels, generator=g)
@@ -212,8 +211,8 @@ def sequence(kind: str, n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
 
 
 def sentences(n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
-    """Sentences of up to 5 of 4 symbols, each given one of 1 to 4 symbols that it mostly repeats
-    backwards. What lies beyond a row's length is rubbish."""
+    """Sentences of up to 5 symbols out of 4, each conditioned on a sentence of 1 to 4 symbols that
+    it mostly reverses. Values beyond the length of a row are meaningless."""
     g = torch.Generator().manual_seed(seed)
     length = torch.randint(1, 5, (n,), generator=g)
     x = torch.randint(0, 3, (n, 4), generator=g)
