@@ -194,7 +194,10 @@ def pixelrnn_and_pixelcnn(steps: int, where: Path, figure: Figure) -> Verdict:
         for _ in run.train(f"{steps}steps"):
             pass
         curves[name] = run.history.dropna(subset="held_out")
-        sides[name] = {"ms a step": 1000 * run.cost.step, "nats": run.score().score.value}
+        sides[name] = {
+            "ms a step": 1000 * run.estimate_cost(timed=True).seconds_per_step,
+            "nats": run.score().score.value,
+        }
     left, right = figure.subplots(1, 2)
     bars(left, sides, "ms a step")
     for name, log in curves.items():
@@ -215,7 +218,7 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
             pass
         found = run.score().score
         sides[name] = {
-            "ms a step": 1000 * run.cost.step,
+            "ms a step": 1000 * run.estimate_cost(timed=True).seconds_per_step,
             "nats": found.value,
             "samples a second": pace(run),
         }

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from ..core.errors import DataError, UsageError, nearest
-from . import content, schema_match
+from . import content
 from .builtin import catalogue
 from .codecs.array import Array
 from .codecs.base import Codec
@@ -45,6 +45,8 @@ from .readers import (
     text_columns,
 )
 from .readers.base import RawData, ReadFormat
+from .schema_match import encode as encode_matched
+from .schema_match import match as match_schema
 from .selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .splits import divide, keep
 from .transforms import pairs, parse
@@ -330,7 +332,7 @@ def build(
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
     if schema is not None:
-        raw = schema_match.match(raw, schema, needed)
+        raw = match_schema(raw, schema, needed)
     codecs, tensors = encode(raw, options, changes, schema)
     read = len(raw)
     if options.missing == "drop":
@@ -412,7 +414,7 @@ def encode(
     tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
     for change in changes:
         parse.apply(change, codecs, tensors, raw.name)
-    return codecs, tensors if schema is None else schema_match.encode(raw, schema, codecs, tensors)
+    return codecs, tensors if schema is None else encode_matched(raw, schema, codecs, tensors)
 
 
 def select_rows(

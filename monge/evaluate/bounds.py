@@ -22,11 +22,10 @@ from torch import Tensor
 from ..core.abilities import HasLikelihood, HasPosterior
 from ..core.batch import Batch
 from ..core.metric import Metric
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..solve.quadrature import integral, lattice
-from .held_out import HeldOutRows
-from .likelihood import RowLikelihoods, entries, home
+from .likelihood import HeldOutRows, RowLikelihoods, entries
 
 STEPS = 50
 """Gradient steps that refine each row's posterior."""
@@ -43,7 +42,7 @@ def amortisation(model: Model, rows: HeldOutRows, seed: int = 0) -> dict[str, Me
     ):
         return {}
     count = min(len(rows), GAP_ROWS, max(GAP_ELEMENTS // max(model.space.dims, 1), 16))
-    batch = rows.batch(torch.linspace(0, len(rows) - 1, count).long()).to(home(model))
+    batch = rows.batch(torch.linspace(0, len(rows) - 1, count).long()).to(device_of(model))
     plain, own = (
         model.LikelihoodConfig().override("samples=1", f"refine={steps}") for steps in (0, STEPS)
     )
@@ -118,7 +117,7 @@ def tightness(model: Model, rows: HeldOutRows, seed: int = 0) -> Tightness | Non
         else min(max(CURVE_ELEMENTS // max(model.space.dims, 1), MIN_CURVE_ROWS), MAX_CURVE_ROWS)
     )
     index = torch.linspace(0, len(rows) - 1, min(len(rows), most)).long()
-    batch = rows.batch(index).to(home(model))
+    batch = rows.batch(index).to(device_of(model))
     with torch.no_grad():
         rungs = [rung(model, batch, samples, seed) for samples in SAMPLES]
         known = evidence(model, batch) if flat else None

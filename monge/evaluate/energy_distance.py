@@ -17,11 +17,10 @@ from torch import Tensor
 from ..core.abilities import CanSample
 from ..core.batch import Batch
 from ..core.metric import Metric
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..nn.inputs.features import Conditions, Features
-from .likelihood import home
 
 SAMPLES = 2000
 """Fewest samples of a distance."""
@@ -62,11 +61,11 @@ class FeatureMap:
 
 def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Metric:
     """Energy distance between held-out rows and samples given the same conditions."""
-    eye, device, every = FeatureMap.of(model, space), home(model), repeated(rows)
+    feature_map, device, every = FeatureMap.of(model, space), device_of(model), repeated(rows)
     x = model.sample(
         len(every), every.to(device).given, generator=make_generator(seed, device)
     ).cpu()
-    return energy(eye(Batch(x, given=every.given)), eye(rows))
+    return energy(feature_map(Batch(x, given=every.given)), feature_map(rows))
 
 
 def repeated(rows: Batch) -> Batch:
@@ -78,7 +77,7 @@ def repeated(rows: Batch) -> Batch:
 def sample_timed(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
     """The rows that were asked for, a sample for each, and how many come in a second; a sampler so
     slow that all would take longer than `PATIENCE` draws fewer, of rows spread over all."""
-    device = home(model)
+    device = device_of(model)
     rows = rows[torch.randperm(len(rows), generator=make_generator(seed))]
     generator, begun = make_generator(seed, device), time.perf_counter()
     first = model.sample(min(FIRST, len(rows)), rows[:FIRST].to(device).given, generator=generator)

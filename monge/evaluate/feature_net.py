@@ -29,7 +29,7 @@ from ..nn.layers.specs import (
     Shape,
     StackSpec,
 )
-from .held_out import HeldOutRows, chunks
+from .likelihood import HeldOutRows, chunks
 
 NETWORK = "features/1"
 """The architecture in a saved file; the number rises when `planned` changes."""

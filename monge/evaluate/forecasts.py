@@ -23,11 +23,10 @@ from torch import Generator, Tensor
 from ..core.abilities import CanComplete, CanSample, HasMarginals, HasMean
 from ..core.batch import Batch
 from ..core.metric import Metric
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
-from .held_out import HeldOutRows
-from .likelihood import home
+from .likelihood import HeldOutRows
 
 PAST = "past"
 MEASURES = ("mse", "mae", "mase", "smape", "crps")
@@ -121,7 +120,7 @@ def forecast_scores(
     """Metrics of the model and the three baselines; those that need samples use a subset of
     windows, and so do the others unless the distribution is known in closed form."""
     reference = SeriesReference.of(cut(model, training, horizon)[0], season, scale_of(model.space))
-    place = home(model)
+    place = device_of(model)
     draws, most = (DRAWS, WINDOWS) if is_forecast(model) else SLOW
     exact = is_forecast(model) and isinstance(model, HasMean) and isinstance(model, HasMarginals)
     watched, generator = spread(len(rows), most), make_generator(seed, place)

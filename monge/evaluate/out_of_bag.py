@@ -17,8 +17,7 @@ from ..core.abilities import HasMean
 from ..core.batch import Batch
 from ..core.ensemble import EnsembleLikelihood
 from ..core.metric import Metric, MetricKind
-from ..core.model import Model
-from .likelihood import home
+from ..core.model import Model, device_of
 
 
 @torch.no_grad()
@@ -26,7 +25,7 @@ def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Metric]:
     """Out-of-bag metrics over training rows; none unless the model is a bagged ensemble."""
     if not (isinstance(model, EnsembleLikelihood) and model.config.bag):
         return {}
-    each = [batch.to(home(model)) for batch in batches]
+    each = [batch.to(device_of(model)) for batch in batches]
     said = [model.out_of_bag(batch) for batch in each]
     value = torch.cat([likelihood.value for likelihood in said])
     found = {"out_of_bag_log_likelihood": mean_of(value, said[0].kind, "nats")}

@@ -20,10 +20,9 @@ from ..core.batch import Batch
 from ..core.config import Config
 from ..core.errors import DataError
 from ..core.metric import Metric, MetricKind
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.space import Space
 from .forecasts import is_forecast
-from .likelihood import home
 
 LEVEL = 0.9
 """Probability of the central interval."""
@@ -74,7 +73,9 @@ def predict(
     model: Model, batches: Iterable[Batch], level: float = LEVEL, options: Config | None = None
 ) -> list[TargetPrediction]:
     """One for each target of the event, over all rows."""
-    pieces = [predict_batch(model, batch.to(home(model)), level, options) for batch in batches]
+    pieces = [
+        predict_batch(model, batch.to(device_of(model)), level, options) for batch in batches
+    ]
     return [join(column) for column in zip(*pieces, strict=True)]
 
 

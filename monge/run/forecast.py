@@ -18,15 +18,15 @@ from ..core.abilities import CanComplete, CanSample
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError
 from ..core.metric import Metric
+from ..core.model import device_of
 from ..core.rng import make_generator
-from ..data import Dataset
 from ..data.codecs.time_index import TimeIndex
 from ..data.codecs.window import Series, Window
+from ..data.dataset import Dataset
 from ..data.loading import open_series
 from ..data.ragged import Ragged
 from ..evaluate.forecasts import forecast_scores, is_forecast
-from ..evaluate.likelihood import home
-from ..evaluate.suite import some
+from ..evaluate.likelihood import row_subset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,11 +126,11 @@ def forecast(
             f"{series.name} has {len(series)} steps and the model needs "
             f"{past.steps}; give more steps"
         )
-    model, generator = run.model, make_generator(seed, home(run.model))
+    model, generator = run.model, make_generator(seed, device_of(run.model))
     if not is_forecast(model):
         run.require(CanComplete)
     known = torch.from_numpy(series.values[len(series) - past.steps :].astype(np.float32))
-    paths = known.expand(n, *known.shape).to(home(model))  # (n, L + drawn, C)
+    paths = known.expand(n, *known.shape).to(device_of(model))  # (n, L + drawn, C)
     while (done := paths.shape[1] - past.steps) < wanted:
         place = len(series) + done
         block = following(run, series, paths[:, -past.steps :], place, options, generator)
@@ -193,7 +193,7 @@ def forecast_metrics(run: Run, what: Any = None, split: str | None = None) -> di
     return forecast_scores(
         run.model,
         run.rows(what, split),
-        some(run.rows(None, "train")),
+        row_subset(run.rows(None, "train")),
         future.season,
         future.steps,
     )

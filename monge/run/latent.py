@@ -22,17 +22,17 @@ from torch import Tensor
 from ..core.abilities import CanDecode, CanEncode, CanTransfer, Given, HasBijection, HasPosterior
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError
+from ..core.model import device_of
 from ..core.rng import make_generator
 from ..data.codecs.scalar import Categorical, listed
 from ..evaluate.energy_distance import FeatureMap
-from ..evaluate.held_out import chunks
-from ..evaluate.likelihood import home
+from ..evaluate.likelihood import chunks
 from ..evaluate.linear_probe import regress
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data import Dataset, Split
+    from ..data.dataset import Dataset, Split
     from .run import Run
 
 
@@ -79,7 +79,7 @@ def codes(run: Run, what: Any = None, split: str | None = None) -> Tensor:
 
 def encoded(run: Run, rows: Split) -> Tensor:
     model = run.require(CanEncode)
-    return torch.cat([model.encode(batch.to(home(model))).cpu() for batch in chunks(rows)])
+    return torch.cat([model.encode(batch.to(device_of(model))).cpu() for batch in chunks(rows)])
 
 
 def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
@@ -92,7 +92,7 @@ def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
             f"{run.metadata['model']} are rows of {shape}; give (N, "
             f"{', '.join(map(str, shape))})"
         )
-    where, like = home(model), next(run.model.parameters(), torch.zeros(()))
+    where, like = device_of(model), next(run.model.parameters(), torch.zeros(()))
     conditions = {name: part.to(where) for name, part in (given or {}).items()}
     return model.decode(z.to(like), conditions).cpu()
 
@@ -207,7 +207,7 @@ def transfer(
     """Each row, and then what its code is under the conditions that `given` names; where it names
     none, under those of each of the rows."""
     model, (_, rows) = run.require(CanTransfer), own_rows(run, what, split)
-    batch = rows.batch(torch.arange(min(lines, len(rows)))).to(home(model))
+    batch = rows.batch(torch.arange(min(lines, len(rows)))).to(device_of(model))
     others = [given] if given else [batch[k : k + 1].given for k in range(len(batch))]
     x = torch.stack([batch.x, *(model.transfer(batch, other) for other in others)], 1)
     return DecodedGrid(

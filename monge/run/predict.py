@@ -11,21 +11,20 @@ from torch import Tensor
 
 from ..core.abilities import CanSample
 from ..core.errors import UsageError
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..data.codecs.array import Array
 from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import Offset, shortest
-from ..evaluate.held_out import HeldOutRows, chunks
-from ..evaluate.likelihood import home
+from ..evaluate.likelihood import HeldOutRows, chunks
 from ..evaluate.predictions import TargetPrediction
 from ..evaluate.predictions import predict as foretell
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data import View
+    from ..data.dataset import View
 
 
 By = Literal["mean", "mode", "sample"]
@@ -47,12 +46,15 @@ def predict(
         raise UsageError(
             f"expected an interval between 0 and 1, found {interval:g}; use for example 0.9"
         )
-    options, generator = model.SamplingConfig().override(*words), make_generator(seed, home(model))
+    options, generator = (
+        model.SamplingConfig().override(*words),
+        make_generator(seed, device_of(model)),
+    )
     said = foretell(model, chunks(rows), interval, options)
     if by != "sample":
         return table(view, said, by)
     draws = [
-        model.sample(len(batch), batch.to(home(model)).given, options, generator).cpu()
+        model.sample(len(batch), batch.to(device_of(model)).given, options, generator).cpu()
         for batch in chunks(rows)
     ]
     return table(view, said, by, torch.cat(draws).reshape(len(rows), -1))

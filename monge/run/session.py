@@ -11,8 +11,8 @@ from ..core.errors import DivergenceError
 from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.train_config import TrainConfig
-from ..data import View
-from ..evaluate.held_out import HeldOutScorer
+from ..data.dataset import View
+from ..evaluate.likelihood import HeldOutScorer
 from ..train import checkpoint
 from ..train.budget import Budget
 from ..train.cost_estimate import FirstRows

@@ -15,8 +15,7 @@ from ..core.errors import UsageError
 from ..core.metric import Metric
 from ..data.codecs.tokens import Text
 from ..data.readers.text import prompt as prompted
-from ..evaluate.held_out import HeldOutRows, chunks
-from ..evaluate.likelihood import RowLikelihoods, row_likelihoods
+from ..evaluate.likelihood import HeldOutRows, RowLikelihoods, chunks, row_likelihoods
 from ..evaluate.text import bleu, chrf
 
 if TYPE_CHECKING:

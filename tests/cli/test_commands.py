@@ -342,7 +342,7 @@ def test_a_model_without_likelihood_says_what_to_do(told, say):
 def test_a_dry_run_prints_the_cost_and_leaves_nothing(told, say, table, tmp_path):
     cost = told("fit", "made", table, *QUICK, "--budget", "7steps", "--dry-run")
     assert cost["parameters"] > 100
-    assert cost["step"] > 0
+    assert cost["seconds_per_step"] > 0
     assert cost["steps"] == 7
     assert not (tmp_path / "runs").exists()
     code, out, _ = say("fit", "made", table, *QUICK, "--budget", "7steps", "--dry-run")

@@ -18,8 +18,8 @@ from monge.core.space import Space
 from monge.evaluate import c2st as twosample
 from monge.evaluate.c2st import c2st, interval
 from monge.evaluate.coverage import duplicates, memorised, modes, prdc
-from monge.evaluate.samples import diagnose_samples, oscillation
 from monge.evaluate.suite import EvaluationContext, all_metrics, paired, skipped_metrics
+from monge.run.diagnostics import diagnose_samples, oscillation
 
 SPACE = Space(kind="real", shape=(2,), rows=600)
 CENTRES = torch.tensor([[-3.0, 0.0], [3.0, 0.0]]).double()
@@ -142,7 +142,7 @@ def test_modes_are_found_where_samples_are():
 
 
 def names(draw, density=None) -> set[str]:
-    held, train = Batch(normal(300, 1)), Batch(normal(600, 2))
+    held, train = worlds.Rows(Batch(normal(300, 1))), worlds.Rows(Batch(normal(600, 2)))
     return {finding.name for finding in diagnose_samples(Puppet(draw), held, train, density)}
 
 
