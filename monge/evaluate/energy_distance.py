@@ -69,23 +69,22 @@ def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Metr
 
 
 def repeated(rows: Batch) -> Batch:
-    """Rows whose conditions are asked for: where they are few, each several times, so that a lucky
-    draw decides little."""
+    """Rows whose conditions are sampled for; few rows are repeated, which lowers the variance."""
     return rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
 
 
 def sample_timed(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
-    """The rows that were asked for, a sample for each, and how many come in a second; a sampler so
-    slow that all would take longer than `PATIENCE` draws fewer, of rows spread over all."""
+    """The rows that were sampled for, a sample for each, and samples per second; if all would take
+    longer than `PATIENCE`, fewer are sampled, for rows spread over all."""
     device = device_of(model)
     rows = rows[torch.randperm(len(rows), generator=make_generator(seed))]
-    generator, begun = make_generator(seed, device), time.perf_counter()
+    generator, started = make_generator(seed, device), time.perf_counter()
     first = model.sample(min(FIRST, len(rows)), rows[:FIRST].to(device).given, generator=generator)
-    speed = len(first) / (time.perf_counter() - begun)
+    speed = len(first) / (time.perf_counter() - started)
     n = min(len(rows), max(len(first), int(PATIENCE * speed)))
     pieces = [first.cpu()]
     if n > len(first):
-        begun, rest = time.perf_counter(), rows[len(first) : n]
+        started, rest = time.perf_counter(), rows[len(first) : n]
         pieces.append(model.sample(len(rest), rest.to(device).given, generator=generator).cpu())
-        speed = len(rest) / (time.perf_counter() - begun)
+        speed = len(rest) / (time.perf_counter() - started)
     return rows[:n], torch.cat(pieces), speed

@@ -58,7 +58,7 @@ class RowLikelihoods:
     kind: LikelihoodKind
     dims: float  # entries of a row; their mean where rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
-    told: str = ""  # how the estimate was made
+    description: str = ""  # how the estimate was made
 
     @property
     def score(self) -> Metric:
@@ -105,18 +105,18 @@ def row_likelihoods(
     seed: int = 0,
 ) -> RowLikelihoods:
     """Score every row of `batches`; the noise of a bound is keyed by row and `seed`."""
-    values, errors, kind, told, count = [], [], "exact", "", 0
+    values, errors, kind, description, count = [], [], "exact", "", 0
     with torch.no_grad():
         for batch in batches:
             count += entries(batch, dims)
             found = model.likelihood(batch.to(device_of(model)), options, make_generator(seed))
-            kind, told = found.kind, found.description
+            kind, description = found.kind, found.description
             values.append(found.value.double().cpu().numpy())
             if found.stderr is not None:
                 errors.append(found.stderr.double().cpu().numpy())
     stderr = np.concatenate(errors) if errors else None
     value = np.concatenate(values)
-    return RowLikelihoods(value, kind, count / len(value), stderr, told)  # type: ignore[arg-type]
+    return RowLikelihoods(value, kind, count / len(value), stderr, description)  # type: ignore[arg-type]
 
 
 def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:

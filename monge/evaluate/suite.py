@@ -119,11 +119,11 @@ def likelihoods(
         found["bits_per_dim"] = Metric(every.bits_per_dim, every.kind, per_bit, "bits/dim")
         count = min(len(rows), len(others), MAX_GAP_ROWS)
         pick = torch.randperm(len(others), generator=make_generator(seed))[:count].sort().values
-        seen, begun = map(others.batch, pick.split(CHUNK)), time.perf_counter()
+        seen, started = map(others.batch, pick.split(CHUNK)), time.perf_counter()
         found["likelihood_gap"] = row_likelihoods(model, seen, model.space.dims, seed=seed).less(
             every
         )
-        speed = count / (time.perf_counter() - begun)
+        speed = count / (time.perf_counter() - started)
         found["rows_scored_per_second"] = Metric(speed, "estimate", 0.0, "1/s")
         if known.density and not model.space.given:
             found["kl"] = kl(known.density, rows, every)
@@ -163,17 +163,17 @@ def fidelity(
     assert isinstance(model, Model)
     found, table = dict[str, Metric](), dict[str, Metric]()
     if not is_point(model.space):
-        asked, x, speed = sample_timed(model, row_subset(rows)[:TIMED], seed)
+        requested, x, speed = sample_timed(model, row_subset(rows)[:TIMED], seed)
     else:
         real, train, feature_map = (
             row_subset(rows),
             row_subset(others),
             FeatureMap.of(model, model.space),
         )
-        asked, x, speed = sample_timed(model, repeated(real), seed)
+        requested, x, speed = sample_timed(model, repeated(real), seed)
         if wild := unbounded(x):  # no distance is defined
             return wild, table, speed
-        fake = Batch(x, given=asked.given)
+        fake = Batch(x, given=requested.given)
         compared = SampleComparison(
             feature_map(fake),
             feature_map(real),
@@ -193,7 +193,7 @@ def fidelity(
             table = as_table(feature_map.space, fake, real, train, known.columns, seed)
         found["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
     if is_translation(model):
-        found |= translation_metrics(x, asked, row_subset(others))
+        found |= translation_metrics(x, requested, row_subset(others))
     return found, table, speed
 
 

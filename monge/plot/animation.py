@@ -44,9 +44,9 @@ def frames(states: Iterable[Tensor], space: Space) -> Iterator[str]:
 
 
 def sheet(x: Tensor, space: Space, zoom: int | None) -> NDArray:
-    """A state as one picture."""
-    pictures = heights(x, space)[None] if is_plane(space) else as_bytes(x.numpy(), space)
-    return grid(pictures, zoom=zoom)
+    """A state as one image."""
+    images = heights(x, space)[None] if is_plane(space) else as_bytes(x.numpy(), space)
+    return grid(images, zoom=zoom)
 
 
 def heights(x: Tensor, space: Space) -> NDArray:

@@ -178,10 +178,10 @@ class Run(SavedRun):
     @property
     def precision(self) -> str:
         """The precision of the losses, constant over the whole training."""
-        own, asked = self.metadata["precision"], self.compute.precision
-        if asked not in ("auto", own):
+        own, requested = self.metadata["precision"], self.compute.precision
+        if requested not in ("auto", own):
             raise UsageError(
-                f"{self.folder} is trained with --precision {own}, found {asked}; "
+                f"{self.folder} is trained with --precision {own}, found {requested}; "
                 "leave it out, or start a new run"
             )
         return own
@@ -191,7 +191,7 @@ class Run(SavedRun):
         and saves its state."""
         limit = Budget.read(budget)
         view = self.opened or self.open_view()
-        with locked(self.folder), stop_requested() as asked:
+        with locked(self.folder), stop_requested() as should_stop:
             session = TrainingSession(
                 self.folder,
                 self.log,
@@ -205,7 +205,7 @@ class Run(SavedRun):
             )
             self.trainer = None
             try:
-                yield from session.train(limit, asked)
+                yield from session.train(limit, should_stop)
             finally:
                 self._reset()
 

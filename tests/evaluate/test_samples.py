@@ -150,7 +150,7 @@ def test_the_doctor_names_what_samples_show():
     train = normal(600, 2)
     assert names(lambda n: normal(n, 5)) == set()
     assert "mode collapse" in names(lambda n: 0.01 * normal(n, 5))
-    assert names(lambda n: 30 * normal(n, 5)) == {"samples beside the data"}
+    assert names(lambda n: 30 * normal(n, 5)) == {"implausible samples"}
     assert names(lambda n: train[torch.arange(n) % 600]) >= {"memorisation"}
     assert "duplicates" in names(lambda n: normal(50, 5)[torch.arange(n) % 50])
     missing = GaussianModes(CENTRES, 0.5)

@@ -213,5 +213,5 @@ def test_a_run_tells_modes_ratios_and_what_ails_it():
     assert found["modes_found"].unit == "of 8"
     assert {"c2st", "coverage", "coverage_of_real_rows", "memorised"} <= set(found)
     assert {"watch/value", "watch/js_bound", "watch/gradient_norm"} <= set(run.history)
-    assert "samples beside the data" in {finding.name for finding in run.diagnose()}
+    assert "implausible samples" in {finding.name for finding in run.diagnose()}
     assert run.sample(5, None, "resample=4").shape == (5, 2)

@@ -96,11 +96,11 @@ def test_a_line_of_a_traversal_moves_one_coordinate(vae):
 def test_generators_walk_between_draws_and_add_what_draws_look_like(wgan):
     sheet = latent.interpolate(wgan, lines=3, steps=4)
     assert sheet.x.shape == (12, 1, 8, 8)
-    z = torch.randn(latent.DRAWN, 3, generator=torch.Generator().manual_seed(0))
+    z = torch.randn(latent.PRIOR_SAMPLES, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(sheet.x[[0, 3]], latent.decoded(wgan, z[:2]))
     have = latent.coded(wgan, None, None, 0)
     names = latent.known_names(wgan, have, None)
-    assert len(names) == latent.DRAWN
+    assert len(names) == latent.PRIOR_SAMPLES
     a, b = sorted(set(names))[:2]
     assert latent.arithmetic(wgan, f"+{a} -{b} +{a}").x.shape == (4, 1, 8, 8)
     with pytest.raises(UsageError, match="encode"):
