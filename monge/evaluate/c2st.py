@@ -53,7 +53,7 @@ def interval(score: Metric) -> tuple[float, float]:
 
 def cross_predictions(x: Tensor, y: Tensor, seed: int) -> Tensor:
     """Whether each row is classified correctly by the network trained on the other half,
-    (2, 2 n), of halves x and y (2, n, F). The two networks learn side by side, their weights stacked."""
+    (2, 2 n), of halves x and y (2, n, F). Both networks are trained at once, weights stacked."""
     rows = torch.cat([x, y], 1)  # (2, 2 n, F)
     middle, spread = rows.mean(1, keepdim=True), rows.std(1, keepdim=True).clamp_min(1e-6)
     labels = torch.cat([torch.ones(x.shape[1]), torch.zeros(y.shape[1])])

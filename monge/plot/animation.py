@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.space import Space
-from .figure import save_image
-from .image_grid import as_bytes, grid
+from .image_grid import as_bytes, grid, save_image
 
 FRAMES = 100
 """Frames a film has at most; its states are thinned evenly."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.files import replacing
 from ..core.space import Space
-from .figure import save, save_image
+from .figure import save
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 def grid(images: NDArray, columns: int | None = None, zoom: int | None = None) -> NDArray:
@@ -42,6 +47,12 @@ def as_bytes(x: NDArray, space: Space) -> NDArray:
     if space.shape[0] == 3:
         return images.transpose(0, 2, 3, 1)
     return images.reshape(-1, *images.shape[2:])
+
+
+def save_image(image: Image, path: Path, **options: Any) -> None:
+    """Save an image in the format of the suffix; `options` are those of Pillow."""
+    with replacing(path) as fresh:
+        image.save(fresh, **options)
 
 
 def write_grid(path: Path, x: NDArray, space: Space, columns: int | None = None) -> None:
