@@ -353,12 +353,10 @@ def test_a_dry_run_prints_the_cost_and_leaves_nothing(told, say, table, tmp_path
 
 
 def test_a_fit_runs_no_trial_steps(monkeypatch, say, table):
-    from monge.run import run as runs
-
     def fail(*args):
         raise AssertionError("a trial step was timed")
 
-    monkeypatch.setattr(runs, "estimate", fail)
+    monkeypatch.setattr("monge.train.cost_estimate.trial", fail)
     code, _, err = say("fit", "made", table, *QUICK, "--budget", "2steps")
     assert code == 0
     assert re.search(r"\d+ parameters, \S+ kB", err)
