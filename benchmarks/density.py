@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import monge
 from monge import registry
 from monge.core.abilities import HasLikelihood
-from monge.evaluate.held_out import chunks
-from monge.evaluate.likelihood import row_likelihoods
+from monge.evaluate.likelihood import chunks, row_likelihoods
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def measure(name: str, split: int, members: int, settings: Sequence[str]) -> Fou
     import monge
     from monge import data
     from monge.core.abilities import HasLikelihood
-    from monge.evaluate.held_out import chunks
+    from monge.evaluate.likelihood import chunks
     from monge.evaluate.predictions import predict, prediction_metrics
     from monge.train.device import ComputeConfig
 

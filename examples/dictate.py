@@ -16,7 +16,7 @@ import torch
 from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.data.codecs.tokens import Text
-from monge.evaluate.held_out import HeldOutScorer
+from monge.evaluate.likelihood import HeldOutScorer
 from monge.evaluate.text import word_errors
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.nn.recurrent import GRU

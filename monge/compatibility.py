@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from . import registry
 from .core.abilities import CanSample, HasLikelihood
 from .core.errors import DataError
 from .core.model import Model
 from .core.space import Space
+from .registry import entries
 
 GENERATIVE = {CanSample.ability, HasLikelihood.ability}
 """A model of the event's distribution has at least one of these abilities."""
@@ -67,7 +67,7 @@ def suggest_models(space: Space, instead_of: type[Model]) -> str:
     kinds = {part.kind for part in space.given.values()}
     names = [
         entry.name
-        for entry in registry.entries()
+        for entry in entries()
         if space.kind in entry.events
         and kinds <= set(entry.givens)
         and (entry.supports_missing or not space.missing)

@@ -17,7 +17,7 @@ from monge.core.abilities import HasCritic, HasDiscriminator, HasLikelihood
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.space import Space
-from monge.evaluate.held_out import HeldOutScorer
+from monge.evaluate.likelihood import HeldOutScorer
 from monge.train.budget import Budget
 from monge.train.loop import evaluate_ema, fit
 from monge.train.trainer import Trainer

@@ -12,11 +12,6 @@ if TYPE_CHECKING:
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def describe_size(parameters: int, weights: int) -> str:
-    """Parameters and memory, which are known before a step is run."""
-    return f"{parameters} parameters, {size(weights)} for weights and optimiser state"
-
-
 def describe_cost_dict(saved: dict[str, Any], budget: str) -> str:
     """`describe_cost` of a cost that another process wrote as JSON."""
     from ..train.cost_estimate import Cost
@@ -25,14 +20,16 @@ def describe_cost_dict(saved: dict[str, Any], budget: str) -> str:
 
 
 def describe_cost(cost: Cost, budget: str) -> str:
-    """Parameters, memory, measured time per epoch, and how many epochs the budget allows."""
-    size_now = describe_size(cost.parameters, cost.weights)
+    """Parameters, memory and, if steps were timed, time per epoch and what the budget allows."""
+    described = (
+        f"{cost.parameters} parameters, {size(cost.weights)} for weights and optimiser state"
+    )
     if cost.memory is not None:
-        size_now += f" ({size(cost.memory)} with a step)"
+        described += f" ({size(cost.memory)} with a step)"
     if cost.seconds_per_step is None or cost.epoch is None:
-        return size_now
+        return described
     return (
-        f"{size_now}, {duration(cost.seconds_per_step)} per step, {duration(cost.epoch)} per "
+        f"{described}, {duration(cost.seconds_per_step)} per step, {duration(cost.epoch)} per "
         f"epoch of {cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}; "
         f"{describe_budget(cost, budget, cost.seconds_per_step)}"
     )

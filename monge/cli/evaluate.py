@@ -138,7 +138,7 @@ def format_bound_curve(console: Console, curve: Tightness) -> str:
 
 def reliability(run: Run, data: str | None, split: str | None) -> Path | None:
     """Plot the reliability curve of a predictor and return its path."""
-    from ..evaluate.held_out import chunks
+    from ..evaluate.likelihood import chunks
     from ..evaluate.predictions import predict, predicts
     from ..plot.reliability import write_reliability
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import UsageError
-from ._cost import describe_cost, describe_size
+from ._cost import describe_cost
 from ._output import Console, common
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def command(
                 trial = runs.start(model, data, *settings, **options, out=Path(scratch) / "run")
                 print_cost(console, trial, budget)
             return
-        run = runs.start(model, data, *settings, **options, out=out)
+        run = runs.start(model, data, *settings, **options, out=out, budget=budget)
     if dry_run:
         print_cost(console, run, budget)
         return
@@ -143,7 +143,7 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
     """The measured cost of a fit: parameters, memory, time, and what the budget allows."""
     from ..train.budget import Budget
 
-    cost = run.cost
+    cost = run.estimate_cost(timed=True)
     cost.admit(budget)
     steps = cost.steps(Budget.read(budget))
     result = cost.to_dict() | {
@@ -154,20 +154,11 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
     console.result(result, describe_cost(cost, budget))
 
 
-def print_size(console: Console, run: Run) -> None:
-    """Parameters and memory of a run that is about to be trained; the model is not run."""
-    parameters = list(run.build().parameters())
-    trained = [p for p in parameters if p.requires_grad]
-    weights = sum(p.numel() * p.element_size() for p in parameters)
-    moments = 2 * sum(p.numel() * p.element_size() for p in trained)
-    console.note(describe_size(sum(p.numel() for p in parameters), weights + moments))
-
-
 def train(console: Console, run: Run, budget: str) -> None:
     """Train with a progress bar on a terminal, or a line per held-out evaluation elsewhere."""
     console.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
     if not console.quiet:
-        print_size(console, run)
+        console.note(describe_cost(run.cost, budget))
     console.note(f"budget {budget}, plus plots and diagnostics; run directory {run.folder}")
     for note in run.notes:
         console.note(note)

@@ -90,7 +90,7 @@ def command(
     if plot:
         plot_forecast(forecasted, plot, interval)
     if paths:
-        write_table(forecasted.drawn(), paths)
+        write_table(forecasted.sampled(), paths)
     result = {
         "run": str(found.folder),
         "horizon": len(table),

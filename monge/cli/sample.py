@@ -103,7 +103,7 @@ def sample_conditions(
     """The number of samples, and the conditions of each."""
     import torch
 
-    from ..run.conditions import parse_condition
+    from ..run.run import parse_condition
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
         rows = run.rows(given[0], "all").whole()

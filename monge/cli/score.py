@@ -81,9 +81,9 @@ def command(
         f"{mean.value:.4f} ± {mean.stderr:.4f} nats per row ({mean.kind}), "
         f"{scores.bits_per_dim:.4f} bits/dim, {result['rows']} rows"
     )
-    if scores.told:
-        result["method"] = scores.told
-        text += f"\n{scores.told}"
+    if scores.description:
+        result["method"] = scores.description
+        text += f"\n{scores.description}"
     if scores.noise is not None:
         result["noise"] = scores.noise
         text += f"\n± {scores.noise:.4f} is the Monte Carlo error of the mean"

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -71,11 +72,12 @@ def evaluate(run: Run) -> None:
         with replacing(run.folder / ROWS) as fresh:
             np.save(fresh, scored.value)
     metrics = run.evaluate(scored=scored)
+    per_step = run.result["seconds"] / max(run.result["step"], 1)
     results = {
         "metrics": {name: metric.to_dict() for name, metric in metrics.items()},
         "seconds": run.result["seconds"],
         "steps": run.result["step"],
-        "cost": run.cost.to_dict(),
+        "cost": replace(run.cost, seconds_per_step=per_step).to_dict(),
         "judging": time.monotonic() - started,
     }
     storage.write(run.folder / RESULTS, json.dumps(storage.with_format(results), indent=1) + "\n")

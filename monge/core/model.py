@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from .batch import Batch
@@ -130,3 +131,8 @@ class Model(Configured, nn.Module, abc.ABC):
     @abc.abstractmethod
     def smallest_config(cls, space: Space) -> Any:
         """The smallest useful configuration, used by tests."""
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of a model."""
+    return next((t.device for t in [*model.buffers(), *model.parameters()]), torch.device("cpu"))

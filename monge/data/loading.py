@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from ..core.errors import DataError, UsageError, nearest
-from . import content, schema_match
+from . import content
 from .builtin import catalogue
 from .codecs.array import Array
 from .codecs.base import Codec
@@ -32,7 +32,7 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
-from .packed import PackedTensor, holes
+from .ragged import PackedTensor, holes
 from .readers import (
     arrays,
     audio,
@@ -45,7 +45,9 @@ from .readers import (
     text_columns,
 )
 from .readers.base import RawData, ReadFormat
-from .schema import Field, Schema, mark_missing, read_schema, with_missing_marks
+from .schema_match import encode as encode_matched
+from .schema_match import match as match_schema
+from .selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .splits import divide, keep
 from .transforms import pairs, parse
 
@@ -113,8 +115,8 @@ def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
         return data, ()
     if "," in str(data) and (files := parallel_text.sides(str(data))):
         return files, ()
-    place, transforms = catalogue.locate(str(data))
-    return place, parse.find(transforms) if transforms else ()
+    place, words = catalogue.locate(str(data))
+    return place, parse.find(words) if words else ()
 
 
 @dataclass(frozen=True)
@@ -330,7 +332,7 @@ def build(
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
     if schema is not None:
-        raw = schema_match.match(raw, schema, needed)
+        raw = match_schema(raw, schema, needed)
     codecs, tensors = encode(raw, options, changes, schema)
     read = len(raw)
     if options.missing == "drop":
@@ -353,7 +355,7 @@ def build(
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether rows can be the steps of a series: by the run, a setting, or a column whose
+    """Whether rows can be the steps of a series: the run says so, a setting, or a column whose
     first cell is a time."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
@@ -371,7 +373,7 @@ def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 
 def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether a field can be text: by the run, a setting, or a column of many strings."""
+    """Whether a field can be text: the run says so, a setting, or a column of many strings."""
     if options.sentences:
         return True
     if schema is not None:
@@ -383,7 +385,7 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 
 def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tuple[str, ...]:
-    """A note about columns that only number the rows."""
+    """What to say of columns that do no more than number the rows."""
     names = [
         field.name
         for field in schema.fields
@@ -406,13 +408,13 @@ def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tup
 def encode(
     raw: RawData, options: Options, changes: Sequence[parse.Change], schema: Schema | None
 ) -> tuple[dict[str, Codec], dict[str, PackedTensor]]:
-    """Codecs and compact rows, with the transforms in the name."""
+    """Codecs and compact rows, transformed as the name says."""
     values = {name: values_of(raw, name) for name in raw.values}
     codecs = fit_codecs(raw, values, options, schema)
     tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
     for change in changes:
         parse.apply(change, codecs, tensors, raw.name)
-    return codecs, tensors if schema is None else schema_match.encode(raw, schema, codecs, tensors)
+    return codecs, tensors if schema is None else encode_matched(raw, schema, codecs, tensors)
 
 
 def select_rows(
@@ -446,7 +448,7 @@ def prepare(raw: RawData, options: Options) -> RawData:
 
 
 def read_format(changes: Sequence[parse.Change], stored: Mapping[str, Any] | None) -> ReadFormat:
-    """How files are read: by the transforms in the name, and with the parts of an earlier run."""
+    """How files are to be read: as the words of a name say, and as an earlier run names parts."""
     plain = parse.form(changes) if changes else ReadFormat()
     fields = () if stored is None else read_schema(stored)[0].fields
     sounds = [field.codec for field in fields if isinstance(field.codec, Sound)]
@@ -501,7 +503,7 @@ def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     if not len(rows):
         raise DataError(
             f"every row of {name} has a missing cell, and data.missing=drop leaves "
-            "none; set data.missing=keep"
+            "none; say data.missing=keep"
         )
     return rows
 

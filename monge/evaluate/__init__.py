@@ -1,1 +1,1 @@
-"""How good a law is: its score of held-out rows, and how far its samples are from them."""
+"""Evaluation of models: log-likelihood of held-out rows, and the distance of samples from them."""

@@ -22,11 +22,10 @@ from torch import Tensor
 from ..core.abilities import HasLikelihood, HasPosterior
 from ..core.batch import Batch
 from ..core.metric import Metric
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..solve.quadrature import integral, lattice
-from .held_out import HeldOutRows
-from .likelihood import RowLikelihoods, entries, home
+from .likelihood import HeldOutRows, RowLikelihoods, entries
 
 STEPS = 50
 """Gradient steps that refine each row's posterior."""
@@ -43,7 +42,7 @@ def amortisation(model: Model, rows: HeldOutRows, seed: int = 0) -> dict[str, Me
     ):
         return {}
     count = min(len(rows), GAP_ROWS, max(GAP_ELEMENTS // max(model.space.dims, 1), 16))
-    batch = rows.batch(torch.linspace(0, len(rows) - 1, count).long()).to(home(model))
+    batch = rows.batch(torch.linspace(0, len(rows) - 1, count).long()).to(device_of(model))
     plain, own = (
         model.LikelihoodConfig().override("samples=1", f"refine={steps}") for steps in (0, STEPS)
     )
@@ -63,7 +62,7 @@ INTEGRATED = 16
 """Rows, where their codes can be integrated over."""
 GRID = (61, 7.0)
 """Points of a first grid in each dimension of a code, and how far it reaches."""
-DRAWS = 256
+POSTERIOR_SAMPLES = 256
 """Codes that a first guess of the evidence stands on besides."""
 WANTED, POINTS = 1e-4, 1 << 15
 """What may be left of an integral, in nats, and the points after which it may be more."""
@@ -75,7 +74,7 @@ class Rung:
 
     samples: int
     score: Metric  # mean over rows, with its error over rows
-    error: float | None  # of this mean, from the draws alone, where several were drawn
+    error: float | None  # of this mean, from Monte Carlo alone, if there are several samples
     effective: float  # samples that carried a row's estimate, mean over rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +117,7 @@ def tightness(model: Model, rows: HeldOutRows, seed: int = 0) -> Tightness | Non
         else min(max(CURVE_ELEMENTS // max(model.space.dims, 1), MIN_CURVE_ROWS), MAX_CURVE_ROWS)
     )
     index = torch.linspace(0, len(rows) - 1, min(len(rows), most)).long()
-    batch = rows.batch(index).to(home(model))
+    batch = rows.batch(index).to(device_of(model))
     with torch.no_grad():
         rungs = [rung(model, batch, samples, seed) for samples in SAMPLES]
         known = evidence(model, batch) if flat else None
@@ -159,9 +158,13 @@ def integrated(model: Any, row: Batch) -> Tensor:
         return torch.cat([model.log_joint(row, part) for part in parts])
 
     z, volume = lattice(dims, *GRID)
-    noise = torch.randn(DRAWS, 1, *shape, generator=make_generator(0), dtype=torch.float64)
-    drawn = model.infer(row, noise)
-    weights = model.log_joint(row, drawn) - model.log_posterior(row, drawn)
-    guess = torch.maximum(joint(z).logsumexp(0) + volume, weights.logsumexp(0) - math.log(DRAWS))
+    noise = torch.randn(
+        POSTERIOR_SAMPLES, 1, *shape, generator=make_generator(0), dtype=torch.float64
+    )
+    sampled = model.infer(row, noise)
+    weights = model.log_joint(row, sampled) - model.log_posterior(row, sampled)
+    guess = torch.maximum(
+        joint(z).logsumexp(0) + volume, weights.logsumexp(0) - math.log(POSTERIOR_SAMPLES)
+    )
     total, _ = integral(lambda z: (joint(z) - guess).exp(), dims, WANTED, POINTS)
     return (total.log() + guess)[0]

@@ -1,4 +1,4 @@
-"""The classifier two-sample test: can a network tell samples from data?
+"""The classifier two-sample test: can a network distinguish samples from data?
 
 A classifier is trained on half of the rows of both sides and evaluated on the other half, and the
 other way round. If both have one distribution, its expected accuracy is 1/2, whatever it learned;
@@ -52,8 +52,8 @@ def interval(score: Metric) -> tuple[float, float]:
 
 
 def cross_predictions(x: Tensor, y: Tensor, seed: int) -> Tensor:
-    """Whether each row of a half is told apart by what the other half teaches, (2, 2 n), of halves
-    x and y (2, n, F). The two networks learn side by side, their weights stacked."""
+    """Whether each row is classified correctly by the network trained on the other half,
+    (2, 2 n), of halves x and y (2, n, F). Both networks are trained at once, weights stacked."""
     rows = torch.cat([x, y], 1)  # (2, 2 n, F)
     middle, spread = rows.mean(1, keepdim=True), rows.std(1, keepdim=True).clamp_min(1e-6)
     labels = torch.cat([torch.ones(x.shape[1]), torch.zeros(y.shape[1])])

@@ -1,8 +1,8 @@
 r"""The mutual information gap (MIG): whether each factor has its own latent coordinate.
 
 The mutual information gap of a factor v is $(I(z_{(1)}; v) - I(z_{(2)}; v)) / H(v)$, where z_(1)
-and z_(2) are the two coordinates that tell most of it (Chen et al. 2018): 1 where one coordinate
-tells all and no other anything, 0 where two tell the same. Coordinates are cut into bins of equal
+and z_(2) are the two coordinates with most information about it (Chen et al. 2018): 1 if one
+coordinate has all and no other any, 0 if two have the same. Coordinates are cut into bins of equal
 width (Locatello et al. 2019).
 """
 
@@ -27,9 +27,9 @@ def mutual_information_gaps(codes: Tensor, factors: Mapping[str, Tensor]) -> dic
         raise DataError(
             f"a gap needs codes of two coordinates at least, not {tuple(codes.shape)}; give (N, d)"
         )
-    told = information(codes, factors)
+    mutual_information = information(codes, factors)
     found = {
-        name: Metric(gap(told[name], entropy(v)), "estimate", 0.0, "share")
+        name: Metric(gap(mutual_information[name], entropy(v)), "estimate", 0.0, "share")
         for name, v in factors.items()
     }
     mean = sum(score.value for score in found.values()) / len(found)

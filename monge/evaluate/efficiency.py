@@ -8,8 +8,7 @@ from importlib.util import find_spec
 import torch
 
 from ..core.metric import Metric
-from ..core.model import Model
-from .likelihood import home
+from ..core.model import Model, device_of
 
 MEGABYTE = 1e6
 
@@ -25,7 +24,7 @@ def cost(
         found["train_seconds"] = Metric(seconds, "exact", 0.0, "s")
     if speed is not None:
         found["samples_per_second"] = Metric(speed, "estimate", 0.0, "1/s")
-    if (taken := memory(home(model))) is not None:
+    if (taken := memory(device_of(model))) is not None:
         found["peak_memory"] = Metric(taken / MEGABYTE, "exact", 0.0, "MB")
     return found
 

@@ -17,11 +17,10 @@ from torch import Tensor
 from ..core.abilities import CanSample
 from ..core.batch import Batch
 from ..core.metric import Metric
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..nn.inputs.features import Conditions, Features
-from .likelihood import home
 
 SAMPLES = 2000
 """Fewest samples of a distance."""
@@ -62,31 +61,30 @@ class FeatureMap:
 
 def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Metric:
     """Energy distance between held-out rows and samples given the same conditions."""
-    eye, device, every = FeatureMap.of(model, space), home(model), repeated(rows)
+    feature_map, device, every = FeatureMap.of(model, space), device_of(model), repeated(rows)
     x = model.sample(
         len(every), every.to(device).given, generator=make_generator(seed, device)
     ).cpu()
-    return energy(eye(Batch(x, given=every.given)), eye(rows))
+    return energy(feature_map(Batch(x, given=every.given)), feature_map(rows))
 
 
 def repeated(rows: Batch) -> Batch:
-    """Rows whose conditions are asked for: where they are few, each several times, so that a lucky
-    draw decides little."""
+    """Rows whose conditions are sampled for; few rows are repeated, which lowers the variance."""
     return rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
 
 
 def sample_timed(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
-    """The rows that were asked for, a sample for each, and how many come in a second; a sampler so
-    slow that all would take longer than `PATIENCE` draws fewer, of rows spread over all."""
-    device = home(model)
+    """The rows that were sampled for, a sample for each, and samples per second; if all would take
+    longer than `PATIENCE`, fewer are sampled, for rows spread over all."""
+    device = device_of(model)
     rows = rows[torch.randperm(len(rows), generator=make_generator(seed))]
-    generator, begun = make_generator(seed, device), time.perf_counter()
+    generator, started = make_generator(seed, device), time.perf_counter()
     first = model.sample(min(FIRST, len(rows)), rows[:FIRST].to(device).given, generator=generator)
-    speed = len(first) / (time.perf_counter() - begun)
+    speed = len(first) / (time.perf_counter() - started)
     n = min(len(rows), max(len(first), int(PATIENCE * speed)))
     pieces = [first.cpu()]
     if n > len(first):
-        begun, rest = time.perf_counter(), rows[len(first) : n]
+        started, rest = time.perf_counter(), rows[len(first) : n]
         pieces.append(model.sample(len(rest), rest.to(device).given, generator=generator).cpu())
-        speed = len(rest) / (time.perf_counter() - begun)
+        speed = len(rest) / (time.perf_counter() - started)
     return rows[:n], torch.cat(pieces), speed

@@ -1,6 +1,6 @@
 r"""A small feature network, trained on the training rows, for Fréchet and kernel distances.
 
-Fréchet and kernel distances of pictures are commonly taken in the features of Inception, which
+Fréchet and kernel distances of images are commonly computed in the features of Inception, which
 has learned photographs. This network learns from the training rows themselves. Where the data
 have a label that is no part of the event, it predicts the label; otherwise it denoises rows,
 whose best answer $E[x \mid x + \sigma n] = y + \sigma^2 \nabla \log p_\sigma(y)$, $y = x + \sigma
@@ -29,14 +29,14 @@ from ..nn.layers.specs import (
     Shape,
     StackSpec,
 )
-from .held_out import HeldOutRows, chunks
+from .likelihood import HeldOutRows, chunks
 
 NETWORK = "features/1"
 """The architecture in a saved file; the number rises when `planned` changes."""
 WIDTH = 64
 """Features."""
 SMALL, SIDE = 4, 32
-"""Pixels on a side from which on a picture is convolved, and with which it is seen at most."""
+"""Least side in pixels of images that are convolved, and the side they are reduced to."""
 STEPS, BATCH, RATE, DECAY = 500, 64, 2e-3, 0.01
 EPOCHS = 40
 """How often it sees a row at most: what knows rows by heart sees others differently."""
@@ -91,15 +91,15 @@ class FeatureNet(nn.Module):
 
     @torch.no_grad()
     def accuracy(self, rows: HeldOutRows, names: Tensor) -> float:
-        """The share of rows whose name, where it is known (not below 0), is told right."""
-        said = torch.cat(
+        """The share of rows whose label, if known (not below 0), is predicted correctly."""
+        predicted = torch.cat(
             [self.head(self.body(self.prepare(part))).argmax(1) for part in chunks(rows)]
         )
-        return float((said == names)[names >= 0].double().mean())
+        return float((predicted == names)[names >= 0].double().mean())
 
 
 def architecture(shape: Shape) -> StackSpec:
-    """The network before it is built: convolutions over pictures, dense layers over the rest."""
+    """The network before it is built: convolutions for images, dense layers for the rest."""
     layers: list[LayerSpec] = [FlattenSpec()]
     for width in (2 * WIDTH, 2 * WIDTH):
         layers += [DenseSpec(width), ActivationSpec("silu")]

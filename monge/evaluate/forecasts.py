@@ -3,7 +3,7 @@ r"""Forecast metrics, with three baselines: naive, seasonal naive and AR(1).
 MSE and MAE in standard deviations of the training steps (so that channels may stand together);
 MASE, the absolute error in units of the one that repeating the last season makes within the
 training steps (Hyndman & Koehler 2006); sMAPE in percent; CRPS
-$= E|X - y| - \frac12 E|X - X'|$ from draws, which is the absolute error of a forecast without
+$= E|X - y| - \frac12 E|X - X'|$ from samples, which is the absolute error of a forecast without
 spread (Gneiting & Raftery 2007); and how many truths fall into the central 80 % interval.
 
 Naive repeats the last value, seasonal naive the last season, AR(1) is
@@ -23,11 +23,10 @@ from torch import Generator, Tensor
 from ..core.abilities import CanComplete, CanSample, HasMarginals, HasMean
 from ..core.batch import Batch
 from ..core.metric import Metric
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
-from .held_out import HeldOutRows
-from .likelihood import home
+from .likelihood import HeldOutRows
 
 PAST = "past"
 MEASURES = ("mse", "mae", "mase", "smape", "crps")
@@ -35,8 +34,8 @@ RIVALS = ("naive", "seasonal_naive", "ar1")
 LEVEL = 0.8
 """Probability of the central interval."""
 ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-DRAWS, WINDOWS = 100, 400
-"""Futures drawn for a window, and windows that they are drawn for."""
+SAMPLED_FUTURES, MAX_WINDOWS = 100, 400
+"""Futures sampled for each window, and most windows."""
 SLOW = (32, 32)
 """The same for models that sample step by step."""
 PIECE = 64
@@ -100,7 +99,7 @@ def cut(model: Model, batch: Batch, horizon: int) -> tuple[Tensor, Tensor]:
 def sample_futures(
     model: Model, batch: Batch, horizon: int, n: int, generator: Generator
 ) -> Tensor:
-    """n futures of each row, (n, B, H, C): drawn given the past, or by completing the row."""
+    """n futures of each row, (n, B, H, C): sampled given the past, or by completing the row."""
     rows = batch[torch.arange(len(batch)).repeat(n)]
     if is_forecast(model):
         assert isinstance(model, CanSample), "forecasters can be sampled"
@@ -121,23 +120,23 @@ def forecast_scores(
     """Metrics of the model and the three baselines; those that need samples use a subset of
     windows, and so do the others unless the distribution is known in closed form."""
     reference = SeriesReference.of(cut(model, training, horizon)[0], season, scale_of(model.space))
-    place = home(model)
-    draws, most = (DRAWS, WINDOWS) if is_forecast(model) else SLOW
+    place = device_of(model)
+    samples, most = (SAMPLED_FUTURES, MAX_WINDOWS) if is_forecast(model) else SLOW
     exact = is_forecast(model) and isinstance(model, HasMean) and isinstance(model, HasMarginals)
     watched, generator = spread(len(rows), most), make_generator(seed, place)
-    told: dict[str, list[Tensor]] = {}
+    values_by_name: dict[str, list[Tensor]] = {}
     for index in watched.split(PIECE):
         batch = rows.batch(index)
-        x = sample_futures(model, batch.to(place), horizon, draws, generator).double().cpu()
+        x = sample_futures(model, batch.to(place), horizon, samples, generator).double().cpu()
         found = {"crps": crps(x, cut(model, batch, horizon)[1].double(), reference.scale)}
         if not exact:
             ends = [x.quantile(end, 0) for end in ENDS]
             found |= window_scores(model, batch, reference, horizon, x.mean(0), *ends)
-        keep(told, found)
+        keep(values_by_name, found)
     for index in torch.arange(len(rows)).split(PIECE) if exact else ():
         batch = rows.batch(index)
         keep(
-            told,
+            values_by_name,
             window_scores(model, batch, reference, horizon, *closed_form(model, batch.to(place))),
         )
     names = [
@@ -145,12 +144,12 @@ def forecast_scores(
         f"coverage_{LEVEL:g}",
         *(f"{rival}.{name}" for rival in RIVALS for name in MEASURES),
     ]
-    return {name: score(name, torch.cat(told[name]), horizon) for name in names}
+    return {name: score(name, torch.cat(values_by_name[name]), horizon) for name in names}
 
 
-def keep(told: dict[str, list[Tensor]], found: dict[str, Tensor]) -> None:
+def keep(values_by_name: dict[str, list[Tensor]], found: dict[str, Tensor]) -> None:
     for name, values in found.items():
-        told.setdefault(name, []).append(values)
+        values_by_name.setdefault(name, []).append(values)
 
 
 def spread(count: int, most: int) -> Tensor:
@@ -161,11 +160,11 @@ def spread(count: int, most: int) -> Tensor:
 
 def closed_form(model: Any, batch: Batch) -> list[Tensor]:
     """The mean and the ends of the central interval, (B, H, C), from the distribution itself."""
-    law, mean = model.marginals(batch.given), model.mean(batch.given)
+    distribution, mean = model.marginals(batch.given), model.mean(batch.given)
     steps = mean.reshape(len(batch), mean.shape[1], -1)
     return [
         part.reshape(steps.shape).double().cpu()
-        for part in (steps, *(law.quantile(end) for end in ENDS))
+        for part in (steps, *(distribution.quantile(end) for end in ENDS))
     ]
 
 
@@ -216,13 +215,13 @@ def named(name: str, found: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def crps(draws: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
-    """Of draws (n, B, H, C), by the estimator that does not depend on n, (B,)."""
-    n = len(draws)
-    ordered = draws.sort(0).values
+def crps(samples: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
+    """Of samples (n, B, H, C), by the estimator that does not depend on n, (B,)."""
+    n = len(samples)
+    ordered = samples.sort(0).values
     weight = (2 * torch.arange(1, n + 1).double() - n - 1).reshape(n, 1, 1, 1)
     within = (weight * ordered).sum(0) / (n * max(n - 1, 1))
-    return (((draws - truth).abs().mean(0) - within) / scale).mean((1, 2))
+    return (((samples - truth).abs().mean(0) - within) / scale).mean((1, 2))
 
 
 def normal_crps(mean: Tensor, sigma: Tensor, truth: Tensor, scale: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import make_generator
 
-ROWS, DRAWS = 256, 4
+ROWS, SAMPLES_PER_ROW = 256, 4
 """Rows that are enlarged, and how often each is."""
 WINDOW = 7
 """Pixels in each direction over which likeness is taken."""
@@ -22,34 +22,34 @@ WINDOW = 7
 
 @torch.no_grad()
 def enlargements(model: Model, batch: Batch, seed: int = 0) -> dict[str, Metric]:
-    """psnr and ssim of single draws; what their small pictures miss of what was given and how
-    much draws of one row differ, both in shares of the range."""
+    """psnr and ssim of single samples; how far their small images are from the given ones and how
+    much samples of one row differ, both as shares of the range."""
     if not isinstance(model, CanEnlarge) or not isinstance(model, CanSample):
         return {}
     batch = batch[:ROWS]
     span = float(max(model.space.size - 1, 1))
-    draws = torch.stack(
+    samples = torch.stack(
         [
             model.sample(len(batch), batch.given, generator=make_generator(seed + k))
-            for k in range(DRAWS)
+            for k in range(SAMPLES_PER_ROW)
         ]
     )  # (DRAWS, B, C, H, W)
-    error = (draws - batch.x).square().flatten(2).mean(2)  # (DRAWS, B)
+    error = (samples - batch.x).square().flatten(2).mean(2)  # (DRAWS, B)
     psnr = 10 * torch.log10(span**2 / error.clamp_min(1e-12)).mean(0)
-    alike = torch.stack([similarity(x, batch.x, span) for x in draws]).mean(0)
-    small = torch.stack([model.shrink(x) for x in draws])
+    similarities = torch.stack([similarity(x, batch.x, span) for x in samples]).mean(0)
+    small = torch.stack([model.shrink(x) for x in samples])
     missed = (small - batch.given[model.source].x).abs().flatten(2).mean((0, 2)) / span
-    varied = draws.std(0).flatten(1).mean(1) / span
+    varied = samples.std(0).flatten(1).mean(1) / span
     return {
         "psnr": score(psnr, "dB"),
-        "ssim": score(alike, "of 1"),
+        "ssim": score(similarities, "of 1"),
         "small_picture_error": score(missed, "of range"),
         "spread_of_draws": score(varied, "of range"),
     }
 
 
 def similarity(x: Tensor, y: Tensor, span: float) -> Tensor:
-    r"""Structural similarity of pictures, (B,): the mean over windows of
+    r"""Structural similarity of images, (B,): the mean over windows of
 
     $(2 \mu_x \mu_y + c_1)(2 \sigma_{xy} + c_2) / (\mu_x^2 + \mu_y^2 + c_1)(\sigma_x^2 +
     \sigma_y^2 + c_2)$, $c_k = (k\, span / 100)^2$ for k = 1, 3 (Wang et al. 2004).
@@ -74,7 +74,7 @@ def score(values: Tensor, unit: str) -> Metric:
 
 
 def is_translation(model: Model) -> bool:
-    """Whether events and their one condition are pictures of one size, in pairs."""
+    """Whether events and their one condition are images of one size, in pairs."""
     given = list(model.space.given.values())
     return (
         not model.is_unpaired
@@ -86,8 +86,8 @@ def is_translation(model: Model) -> bool:
 
 
 def translation_metrics(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
-    """Mean absolute error a pixel, in units of the data: of draws, of the source taken for the
-    target, and of the mean training picture."""
+    """Mean absolute error per pixel, in units of the data: of samples, of the source taken for the
+    target, and of the mean training image."""
     (source,) = rows.given.values()
     guess = (
         source.x

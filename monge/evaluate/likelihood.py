@@ -1,24 +1,53 @@
-"""Held-out log-likelihood: nats per row, kind, mean, standard error and bits per dimension."""
+"""Held-out scores: the log-likelihood of every row, and the score during training, which is the
+energy distance of samples, or the loss, if a model has no likelihood."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..core.abilities import HasLikelihood, LikelihoodKind
+from ..core.abilities import CanSample, HasLikelihood, LikelihoodKind
 from ..core.batch import Batch
 from ..core.config import Config
 from ..core.metric import Metric
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
+from .energy_distance import distance
 
 CHUNK = 1024
 """Rows scored at once: large enough for full speed, small enough for any memory."""
+MAX_SCORED_ROWS = 4096
+"""Most held-out rows scored during training, spread over the split; evaluation uses all."""
+MAX_SCORED_ELEMENTS = 1 << 22
+"""Most elements of these rows times network evaluations per score: fewer rows if they are long
+or expensive to score."""
+MAX_DISTANCE_ROWS = 2000
+"""Most rows of each side of a two-sample distance, whose cost is quadratic."""
+
+
+class HeldOutRows(Protocol):
+    """The rows of a split, read in batches."""
+
+    def __len__(self) -> int: ...
+    def batch(self, index: Tensor) -> Batch: ...
+
+
+def chunks(rows: HeldOutRows) -> Iterator[Batch]:
+    """All rows, in order, in batches of one size."""
+    for index in torch.arange(len(rows)).split(CHUNK):
+        yield rows.batch(index)
+
+
+def row_subset(rows: HeldOutRows, most: int = MAX_DISTANCE_ROWS) -> Batch:
+    """At most `most` rows, spread over the split."""
+    return rows.batch(torch.linspace(0, len(rows) - 1, min(len(rows), most)).long())
 
 
 @dataclass(frozen=True)
@@ -29,7 +58,7 @@ class RowLikelihoods:
     kind: LikelihoodKind
     dims: float  # entries of a row; their mean where rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
-    told: str = ""  # how the estimate was made
+    description: str = ""  # how the estimate was made
 
     @property
     def score(self) -> Metric:
@@ -61,11 +90,6 @@ class RowLikelihoods:
         return Metric(own.value - known.value, own.kind, error)
 
 
-def home(model: Any) -> torch.device:
-    """The device of a model."""
-    return next((t.device for t in [*model.buffers(), *model.parameters()]), torch.device("cpu"))
-
-
 def entries(batch: Batch, dims: int) -> int:
     """The number of elements of the rows: `dims` each, unless lengths vary."""
     if batch.length is None:
@@ -81,15 +105,50 @@ def row_likelihoods(
     seed: int = 0,
 ) -> RowLikelihoods:
     """Score every row of `batches`; the noise of a bound is keyed by row and `seed`."""
-    values, errors, kind, told, count = [], [], "exact", "", 0
+    values, errors, kind, description, count = [], [], "exact", "", 0
     with torch.no_grad():
         for batch in batches:
             count += entries(batch, dims)
-            found = model.likelihood(batch.to(home(model)), options, make_generator(seed))
-            kind, told = found.kind, found.description
+            found = model.likelihood(batch.to(device_of(model)), options, make_generator(seed))
+            kind, description = found.kind, found.description
             values.append(found.value.double().cpu().numpy())
             if found.stderr is not None:
                 errors.append(found.stderr.double().cpu().numpy())
     stderr = np.concatenate(errors) if errors else None
     value = np.concatenate(values)
-    return RowLikelihoods(value, kind, count / len(value), stderr, told)  # type: ignore[arg-type]
+    return RowLikelihoods(value, kind, count / len(value), stderr, description)  # type: ignore[arg-type]
+
+
+def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:
+    """The mean held-out loss, with the same noise at every call; it compares settings of one model
+    on one dataset only."""
+    values = []
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for batch in batches:
+            terms = model.loss(batch.to(device_of(model)))
+            values.append(sum(term.double().expand(len(batch)) for term in terms.values()))
+    value = torch.cat([torch.as_tensor(each) for each in values])
+    error = float(value.std()) / math.sqrt(len(value)) if len(value) > 1 else math.nan
+    return Metric(float(value.mean()), "loss", error, "loss")
+
+
+class HeldOutScorer:
+    """Calling it scores the current weights, always on the same rows with the same noise."""
+
+    def __init__(self, model: Model, rows: HeldOutRows) -> None:
+        self.model = model
+        most = min(
+            len(rows),
+            MAX_SCORED_ROWS,
+            max(MAX_SCORED_ELEMENTS // max(model.space.dims * model.evals_per_score, 1), 1),
+        )
+        spread = torch.linspace(0, len(rows) - 1, most).long()
+        self.batches = [rows.batch(index) for index in spread.split(CHUNK)]
+
+    def __call__(self) -> Metric:
+        if isinstance(self.model, HasLikelihood):
+            return row_likelihoods(self.model, iter(self.batches), self.model.space.dims).score
+        if isinstance(self.model, CanSample):
+            return distance(self.model, self.model.space, self.batches[0])
+        return objective(self.model, self.batches)

@@ -16,8 +16,8 @@ from torch.optim import LBFGS
 
 from ..core.abilities import CanEncode
 from ..core.metric import Metric
-from .held_out import HeldOutRows, chunks
-from .likelihood import home
+from ..core.model import device_of
+from .likelihood import HeldOutRows, chunks
 
 MOST = 10_000
 """Most training rows of a probe."""
@@ -27,7 +27,8 @@ PENALTY = 1e-4
 def codes(model: CanEncode, rows: HeldOutRows) -> Tensor:
     """The code of every row, (N, F), float64."""
     found = [
-        model.encode(batch.to(home(model))).flatten(1).double().cpu() for batch in chunks(rows)
+        model.encode(batch.to(device_of(model))).flatten(1).double().cpu()
+        for batch in chunks(rows)
     ]
     return torch.cat(found)
 

@@ -2,7 +2,7 @@ r"""Out-of-bag error: every training row scored by the members not trained on it
 
 With $U_i$ the members whose bootstrap leaves out row i, $p(x_i) = \frac1{|U_i|}
 \sum_{k \in U_i} p_k(x_i)$ is a held-out score that costs no row; what all members have seen
-(a share of $0.632^K$) says nothing (Breiman 1996).
+(a share of $0.632^K$) has no prediction (Breiman 1996).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from ..core.abilities import HasMean
 from ..core.batch import Batch
 from ..core.ensemble import EnsembleLikelihood
 from ..core.metric import Metric, MetricKind
-from ..core.model import Model
-from .likelihood import home
+from ..core.model import Model, device_of
 
 
 @torch.no_grad()
@@ -26,10 +25,10 @@ def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Metric]:
     """Out-of-bag metrics over training rows; none unless the model is a bagged ensemble."""
     if not (isinstance(model, EnsembleLikelihood) and model.config.bag):
         return {}
-    each = [batch.to(home(model)) for batch in batches]
-    said = [model.out_of_bag(batch) for batch in each]
-    value = torch.cat([likelihood.value for likelihood in said])
-    found = {"out_of_bag_log_likelihood": mean_of(value, said[0].kind, "nats")}
+    each = [batch.to(device_of(model)) for batch in batches]
+    likelihoods = [model.out_of_bag(batch) for batch in each]
+    value = torch.cat([likelihood.value for likelihood in likelihoods])
+    found = {"out_of_bag_log_likelihood": mean_of(value, likelihoods[0].kind, "nats")}
     if isinstance(model, HasMean) and not model.space.shape:
         found |= errors(model, each)
     return found

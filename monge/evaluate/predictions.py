@@ -20,10 +20,9 @@ from ..core.batch import Batch
 from ..core.config import Config
 from ..core.errors import DataError
 from ..core.metric import Metric, MetricKind
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.space import Space
 from .forecasts import is_forecast
-from .likelihood import home
 
 LEVEL = 0.9
 """Probability of the central interval."""
@@ -65,8 +64,8 @@ class TargetPrediction:
 def predicts(model: Model) -> bool:
     """Whether a model is evaluated by predictions of single targets; forecasts are evaluated as
     whole series."""
-    told = isinstance(model, HasMarginals) and isinstance(model, HasMean)
-    return model.is_predictor and told and isinstance(model, HasMode) and not is_forecast(model)
+    scores = isinstance(model, HasMarginals) and isinstance(model, HasMean)
+    return model.is_predictor and scores and isinstance(model, HasMode) and not is_forecast(model)
 
 
 @torch.no_grad()
@@ -74,7 +73,9 @@ def predict(
     model: Model, batches: Iterable[Batch], level: float = LEVEL, options: Config | None = None
 ) -> list[TargetPrediction]:
     """One for each target of the event, over all rows."""
-    pieces = [predict_batch(model, batch.to(home(model)), level, options) for batch in batches]
+    pieces = [
+        predict_batch(model, batch.to(device_of(model)), level, options) for batch in batches
+    ]
     return [join(column) for column in zip(*pieces, strict=True)]
 
 
@@ -83,19 +84,19 @@ def predict_batch(
 ) -> list[TargetPrediction]:
     """Of one batch."""
     space: Space = model.space
-    law, n = model.marginals(batch.given, options), len(batch)
+    distribution, n = model.marginals(batch.given, options), len(batch)
     truth, seen = batch.x.reshape(n, -1), batch.observed_mask.reshape(n, -1)
     mode = model.mode(batch.given, options).reshape(n, -1).to(truth)
     mean = mode if space.kind == "label" else model.mean(batch.given, options).reshape(n, -1)
-    ends = [law.quantile((1 + side * level) / 2) for side in (-1, 1)]
+    ends = [distribution.quantile((1 + side * level) / 2) for side in (-1, 1)]
     whole = torch.tensor([part.kind != "real" for part in space.parts]).to(truth.device)
     at = truth.to(ends[0])
-    below = (law.cumulative(at) + law.cumulative(at - whole.to(at))) / 2
+    below = (distribution.cumulative(at) + distribution.cumulative(at - whole.to(at))) / 2
     columns = zip(
         mean.T,
         mode.T,
         *(end.T for end in ends),
-        law.probabilities,
+        distribution.probabilities,
         truth.T,
         seen.T,
         below.T,
@@ -119,44 +120,48 @@ def join(pieces: Sequence[TargetPrediction]) -> TargetPrediction:
 
 def prediction_metrics(predictions: Sequence[TargetPrediction]) -> dict[str, Metric]:
     """Of each target what its kind admits; where there are several, the name of each stands
-    before, and where there are very many, as in a picture, they are measured as one."""
-    if not any(bool(said.seen.any()) for said in predictions):
+    before, and where there are very many, as in an image, they are evaluated as one."""
+    if not any(bool(prediction.seen.any()) for prediction in predictions):
         name = predictions[0].space.name or "the target"
         raise DataError(f"no row has a value of {name}; evaluate on data that hold it")
     if len(predictions) > MANY:
         predictions = [join(predictions)]
-    names = [said.space.name for said in predictions]
+    names = [prediction.space.name for prediction in predictions]
     if len(set(names)) < len(names):
         names = [str(place) for place in range(1, len(names) + 1)]
     found: dict[str, Metric] = {}
-    for name, said in zip(names, map(TargetPrediction.known, predictions), strict=True):
+    for name, prediction in zip(names, map(TargetPrediction.known, predictions), strict=True):
         head = f"{name}." if len(names) > 1 else ""
-        told = (
-            {} if not len(said.truth) else of_classes(said) if said.is_class else of_numbers(said)
+        scores = (
+            {}
+            if not len(prediction.truth)
+            else of_classes(prediction)
+            if prediction.is_class
+            else of_numbers(prediction)
         )
-        found |= {head + key: score for key, score in told.items()}
+        found |= {head + key: score for key, score in scores.items()}
     return found
 
 
-def of_classes(said: TargetPrediction) -> dict[str, Metric]:
-    own = said.probabilities.double().gather(1, said.truth.long()[:, None])[:, 0]
+def of_classes(prediction: TargetPrediction) -> dict[str, Metric]:
+    own = prediction.probabilities.double().gather(1, prediction.truth.long()[:, None])[:, 0]
     return {
-        "accuracy": mean_of(said.mode == said.truth, "share"),
+        "accuracy": mean_of(prediction.mode == prediction.truth, "share"),
         "nll": mean_of(-own.clamp_min(1e-300).log(), "nats", "distance"),
-        "calibration_error": Metric(calibration_error(said), "distance", 0.0, "share"),
+        "calibration_error": Metric(calibration_error(prediction), "distance", 0.0, "share"),
     }
 
 
-def of_numbers(said: TargetPrediction) -> dict[str, Metric]:
-    gap = (said.mean - said.truth).double()
+def of_numbers(prediction: TargetPrediction) -> dict[str, Metric]:
+    gap = (prediction.mean - prediction.truth).double()
     square = mean_of(gap.square(), "")
     root = square.value**0.5
-    inside = (said.low <= said.truth) & (said.truth <= said.high)
+    inside = (prediction.low <= prediction.truth) & (prediction.truth <= prediction.high)
     return {
         "rmse": Metric(root, "distance", square.stderr / (2 * root or 1), "units"),
         "mae": mean_of(gap.abs(), "units", "distance"),
-        f"coverage_{said.level:g}": mean_of(inside, "share"),
-        "interval_width": mean_of(said.high - said.low, "units"),
+        f"coverage_{prediction.level:g}": mean_of(inside, "share"),
+        "interval_width": mean_of(prediction.high - prediction.low, "units"),
     }
 
 
@@ -167,23 +172,23 @@ def mean_of(values: Tensor, unit: str, kind: MetricKind = "estimate") -> Metric:
     return Metric(values.mean().item(), kind, error, unit)
 
 
-def calibration_error(said: TargetPrediction) -> float:
-    confidence, share, count = reliability(said)
+def calibration_error(prediction: TargetPrediction) -> float:
+    confidence, share, count = reliability(prediction)
     return ((confidence - share).abs() * count).sum().item() / count.sum().item()
 
 
-def reliability(said: TargetPrediction) -> tuple[Tensor, Tensor, Tensor]:
+def reliability(prediction: TargetPrediction) -> tuple[Tensor, Tensor, Tensor]:
     """The curve that lies on the diagonal for a calibrated model, with the rows at each point.
 
     Classes: mean confidence in the chosen class and accuracy, a bin of confidence each. Numbers: a
     level, and the share of truths below the quantile of that level.
     """
-    if not said.is_class:
+    if not prediction.is_class:
         level = torch.arange(1, 20, dtype=torch.float64) / 20
-        share = (said.below[:, None] <= level).double().mean(0)
-        return level, share, torch.full_like(level, len(said.below))
-    top = said.probabilities.double().amax(1)
-    right = (said.mode == said.truth).double()
+        share = (prediction.below[:, None] <= level).double().mean(0)
+        return level, share, torch.full_like(level, len(prediction.below))
+    top = prediction.probabilities.double().amax(1)
+    right = (prediction.mode == prediction.truth).double()
     bins = (top * BINS).long().clamp(max=BINS - 1)
     count = torch.bincount(bins, minlength=BINS)
     sums = [

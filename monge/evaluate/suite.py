@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.abilities import CanDiagnose, CanEnlarge, CanSample, Finding, HasLikelihood, HasTerms
+from ..core.abilities import CanEnlarge, CanSample, Finding, HasLikelihood, HasTerms
 from ..core.batch import Batch
 from ..core.metric import Metric
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
 from .bounds import amortisation
@@ -21,17 +21,24 @@ from .efficiency import cost
 from .energy_distance import FeatureMap, energy, repeated, sample_timed
 from .forecasts import is_forecast
 from .frechet import feature_space_distances
-from .held_out import HeldOutRows, chunks, objective
 from .image_to_image import enlargements, is_translation, translation_metrics
-from .likelihood import CHUNK, RowLikelihoods, home, row_likelihoods
+from .likelihood import (
+    CHUNK,
+    HeldOutRows,
+    RowLikelihoods,
+    chunks,
+    objective,
+    row_likelihoods,
+    row_subset,
+)
 from .out_of_bag import out_of_bag
 from .predictions import predict, predicts
 from .predictions import prediction_metrics as predictive
 from .samples import (
+    COPIED_FROM,
     REAL,
     Density,
     SampleComparison,
-    diagnose_samples,
     sample_metrics,
     spread,
     with_references,
@@ -39,10 +46,6 @@ from .samples import (
 from .tabular import cells, columns_of, table_metrics
 from .tstr import targets, tstr_scores
 
-MAX_DISTANCE_ROWS = 2000
-"""Most rows of each side of a two-sample distance, whose cost is quadratic."""
-COPIED_FROM = 10_000
-"""Most training rows searched for copies."""
 TIMED = 4
 """Sequences sampled to time sampling."""
 MAX_GAP_ROWS = 1000
@@ -98,7 +101,7 @@ def metric_groups(
     if not isinstance(model, HasLikelihood | CanSample):
         found["likelihood"]["held_out_loss"] = objective(model, chunks(rows), seed)
     if isinstance(model, CanEnlarge):
-        enlarged = enlargements(model, some(rows).to(home(model)), seed)
+        enlarged = enlargements(model, row_subset(rows).to(device_of(model)), seed)
         found["samples"] = found.get("samples", {}) | enlarged
     found["cost"] = cost(model, speed, known.seconds)
     return {name: group for name, group in found.items() if group}
@@ -116,11 +119,11 @@ def likelihoods(
         found["bits_per_dim"] = Metric(every.bits_per_dim, every.kind, per_bit, "bits/dim")
         count = min(len(rows), len(others), MAX_GAP_ROWS)
         pick = torch.randperm(len(others), generator=make_generator(seed))[:count].sort().values
-        seen, begun = map(others.batch, pick.split(CHUNK)), time.perf_counter()
+        seen, started = map(others.batch, pick.split(CHUNK)), time.perf_counter()
         found["likelihood_gap"] = row_likelihoods(model, seen, model.space.dims, seed=seed).less(
             every
         )
-        speed = count / (time.perf_counter() - begun)
+        speed = count / (time.perf_counter() - started)
         found["rows_scored_per_second"] = Metric(speed, "estimate", 0.0, "1/s")
         if known.density and not model.space.given:
             found["kl"] = kl(known.density, rows, every)
@@ -142,7 +145,7 @@ def bound_terms(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metr
     assert isinstance(model, Model)
     with torch.no_grad():
         each = [
-            model.terms(batch.to(home(model)), generator=make_generator(seed))
+            model.terms(batch.to(device_of(model)), generator=make_generator(seed))
             for batch in chunks(rows)
         ]
     whole = {name: torch.cat([piece[name] for piece in each]).double() for name in each[0]}
@@ -160,24 +163,37 @@ def fidelity(
     assert isinstance(model, Model)
     found, table = dict[str, Metric](), dict[str, Metric]()
     if not is_point(model.space):
-        asked, x, speed = sample_timed(model, some(rows)[:TIMED], seed)
+        requested, x, speed = sample_timed(model, row_subset(rows)[:TIMED], seed)
     else:
-        real, train, eye = some(rows), some(others), FeatureMap.of(model, model.space)
-        asked, x, speed = sample_timed(model, repeated(real), seed)
+        real, train, feature_map = (
+            row_subset(rows),
+            row_subset(others),
+            FeatureMap.of(model, model.space),
+        )
+        requested, x, speed = sample_timed(model, repeated(real), seed)
         if wild := unbounded(x):  # no distance is defined
             return wild, table, speed
-        fake = Batch(x, given=asked.given)
-        look = SampleComparison(eye(fake), eye(real), eye(some(others, COPIED_FROM)), x, real.x)
-        found = with_references(
-            *({"energy_distance": energy(side, look.real)} for side in (look.fake, eye(train)))
+        fake = Batch(x, given=requested.given)
+        compared = SampleComparison(
+            feature_map(fake),
+            feature_map(real),
+            feature_map(row_subset(others, COPIED_FROM)),
+            x,
+            real.x,
         )
-        found |= sample_metrics(look, known.density, seed)
+        found = with_references(
+            *(
+                {"energy_distance": energy(side, compared.real)}
+                for side in (compared.fake, feature_map(train))
+            )
+        )
+        found |= sample_metrics(compared, known.density, seed)
         if min(len(x), len(real), len(train)) >= MIN_TEST_ROWS:
             found |= feature_distances(known, fake, real, train)
-            table = as_table(eye.space, fake, real, train, known.columns, seed)
+            table = as_table(feature_map.space, fake, real, train, known.columns, seed)
         found["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
     if is_translation(model):
-        found |= translation_metrics(x, asked, some(others))
+        found |= translation_metrics(x, requested, row_subset(others))
     return found, table, speed
 
 
@@ -221,7 +237,7 @@ def is_point(space: Space) -> bool:
     return not any(part.varies or part.kind == "tokens" for part in parts)
 
 
-def draws_points(model: Model) -> bool:
+def samples_points(model: Model) -> bool:
     """Whether its samples are compared with data as vectors."""
     return (
         isinstance(model, CanSample)
@@ -262,25 +278,3 @@ def skipped_metrics(model: Model, rows: HeldOutRows | None = None) -> list[Findi
             "give more rows, or hold out more of them with data.test=0.3",
         )
     ]
-
-
-def findings(
-    model: Model,
-    rows: HeldOutRows,
-    others: HeldOutRows | None = None,
-    density: Density | None = None,
-) -> list[Finding]:
-    """The model's own findings on held-out rows, and those of its samples compared with training
-    rows, the `others`."""
-    with torch.no_grad():
-        found = (
-            model.diagnose(some(rows).to(home(model))) if isinstance(model, CanDiagnose) else []
-        )
-        if others is None or not is_point(model.space):
-            return found
-        return found + diagnose_samples(model, some(rows), some(others, COPIED_FROM), density)
-
-
-def some(rows: HeldOutRows, most: int = MAX_DISTANCE_ROWS) -> Batch:
-    """At most `most` rows, spread over the split."""
-    return rows.batch(torch.linspace(0, len(rows) - 1, min(len(rows), most)).long())

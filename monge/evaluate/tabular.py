@@ -22,7 +22,7 @@ from ..prob.divergence import total_variation
 from .two_sample import jackknife
 
 WIDEST = 128
-"""Columns up to which rows are looked at as a table."""
+"""Most columns of rows that are evaluated as a table."""
 NAMES = ("label", "binary")
 NUMBERS = ("real", "counts", "levels")
 

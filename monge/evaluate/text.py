@@ -22,7 +22,7 @@ from ..core.metric import Metric, MetricKind
 ORDER, LETTERS, RECALL = 4, 6, 2
 """Longest n-grams of words, of characters, and how much recall weighs in chrF."""
 RESAMPLED = 200
-"""Draws of sentences that tell how far a score would move."""
+"""Bootstrap resamples of sentences for the standard error of a score."""
 ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 CUTS = (
     (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),  # marks stand alone
@@ -110,11 +110,11 @@ def chrf_of(counts: np.ndarray) -> float:
 
 
 def corpus(counts: np.ndarray, score: Callable[[np.ndarray], float]) -> Metric:
-    """The score of counts (N, K) summed over a corpus, with its error over drawn corpora."""
-    draws = np.random.default_rng(0).multinomial(
+    """The score of counts (N, K) summed over a corpus, with its bootstrap standard error."""
+    resampled = np.random.default_rng(0).multinomial(
         len(counts), [1 / len(counts)] * len(counts), RESAMPLED
     )
-    spread = np.std([score(row) for row in draws @ counts])
+    spread = np.std([score(row) for row in resampled @ counts])
     return Metric(score(counts.sum(0)), "estimate", float(spread), "%")
 
 
@@ -143,7 +143,7 @@ def common(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def word_errors(candidates: Sequence[str], references: Sequence[str]) -> Metric:
-    """Words to change, add or take out for each word of the references, in per cent; lower is
+    """Words to change, add or remove per word of the references, in per cent; lower is
     better."""
     counts = [
         [distance(own.split(), true.split()), len(true.split())]

@@ -26,18 +26,18 @@ FEWEST = 20
 ROUNDS, LEAVES, RATE = 40, 15, 0.2
 """Trees (of each class), leaves of a tree, and what it adds."""
 BINNED = 255
-"""Names that a tree can tell apart; more are read as numbers."""
+"""Most categories of a tree; more are read as numbers."""
 
 
 def targets(train: Tensor, test: Tensor, space: Space) -> list[int]:
     """The columns to predict: names before numbers, and of each kind those first that another
-    column tells most of."""
+    column depends on most."""
     if len(space.columns) < 2:
         return []
     read = Features(space).double()
-    told = correlations(train, read).abs()
-    told[read.owner[:, None] == read.owner] = 0.0
-    lean = [float(told[part].max()) for part in read.slices]
+    dependence = correlations(train, read).abs()
+    dependence[read.owner[:, None] == read.owner] = 0.0
+    lean = [float(dependence[part].max()) for part in read.slices]
     order = sorted(range(len(lean)), key=lambda i: (space.columns[i].kind not in NAMES, -lean[i]))
     return [i for i in order if enough(train[:, i]) and enough(test[:, i])][:TARGETS]
 
@@ -55,11 +55,11 @@ def tstr_scores(
     learned from `rows` (n, D)."""
     found = {}
     for column in chosen:
-        (x, y), (asked, truth) = (divided(side, column) for side in (rows, test))
+        (x, y), (inputs, truth) = (divided(side, column) for side in (rows, test))
         others = [part for i, part in enumerate(space.columns) if i != column]
         names, name = space.columns[column].kind in NAMES, space.columns[column].name
-        said = fit_and_predict(x, y, asked, others, names, seed)
-        found[f"tstr_{name}"] = right(said, truth) if names else explained(said, truth)
+        predicted = fit_and_predict(x, y, inputs, others, names, seed)
+        found[f"tstr_{name}"] = right(predicted, truth) if names else explained(predicted, truth)
     return found
 
 
@@ -70,13 +70,13 @@ def divided(rows: Tensor, column: int) -> tuple[Tensor, Tensor]:
 
 
 def fit_and_predict(
-    x: Tensor, y: Tensor, asked: Tensor, columns: list[Space], names: bool, seed: int
+    x: Tensor, y: Tensor, inputs: Tensor, columns: list[Space], names: bool, seed: int
 ) -> Tensor:
-    """What trees that learned y (n,) from x (n, D) say of other rows (m, D)."""
+    """Predictions for other rows (m, D) of trees fitted to y (n,) given x (n, D)."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     if len(y.unique()) == 1:
-        return y[0].expand(len(asked))
+        return y[0].expand(len(inputs))
     maker: Any = HistGradientBoostingClassifier if names else HistGradientBoostingRegressor
     kinds = [part.kind == "label" and part.size <= BINNED for part in columns]
     trees = maker(
@@ -87,18 +87,18 @@ def fit_and_predict(
         categorical_features=kinds,
         early_stopping=False,
     )
-    said = trees.fit(x.numpy(), y.numpy()).predict(asked.numpy())
-    return torch.as_tensor(said, dtype=y.dtype)
+    predicted = trees.fit(x.numpy(), y.numpy()).predict(inputs.numpy())
+    return torch.as_tensor(predicted, dtype=y.dtype)
 
 
-def right(said: Tensor, truth: Tensor) -> Metric:
-    share = float((said == truth).double().mean())
+def right(predicted: Tensor, truth: Tensor) -> Metric:
+    share = float((predicted == truth).double().mean())
     return Metric(share, "estimate", (share * (1 - share) / len(truth)) ** 0.5, "accuracy")
 
 
-def explained(said: Tensor, truth: Tensor) -> Metric:
+def explained(predicted: Tensor, truth: Tensor) -> Metric:
     """R^2, with the error of a ratio of means."""
-    left, spread = (truth - said).square(), (truth - truth.mean()).square()
+    left, spread = (truth - predicted).square(), (truth - truth.mean()).square()
     whole = spread.mean().clamp_min(1e-300)
     share = left.mean() / whole
     error = (left - share * spread).std() / whole / len(truth) ** 0.5

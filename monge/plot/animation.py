@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.space import Space
-from .figure import save_image
-from .image_grid import as_bytes, grid
+from .image_grid import as_bytes, grid, save_image
 
 FRAMES = 100
 """Frames a film has at most; its states are thinned evenly."""
@@ -44,9 +43,9 @@ def frames(states: Iterable[Tensor], space: Space) -> Iterator[str]:
 
 
 def sheet(x: Tensor, space: Space, zoom: int | None) -> NDArray:
-    """A state as one picture."""
-    pictures = heights(x, space)[None] if is_plane(space) else as_bytes(x.numpy(), space)
-    return grid(pictures, zoom=zoom)
+    """A state as one image."""
+    images = heights(x, space)[None] if is_plane(space) else as_bytes(x.numpy(), space)
+    return grid(images, zoom=zoom)
 
 
 def heights(x: Tensor, space: Space) -> NDArray:

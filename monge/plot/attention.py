@@ -13,7 +13,7 @@ from .figure import save
 def write_map(
     path: Path, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
 ) -> None:
-    """Weights (T, S) as a picture, dark where attention is high."""
+    """Weights (T, S) as an image, dark where attention is high."""
     from matplotlib.figure import Figure
 
     figure = Figure(

@@ -1,15 +1,14 @@
-"""Figures as files."""
+"""Matplotlib figures as files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from PIL.Image import Image
 
 
 DOTS = 120
@@ -17,12 +16,6 @@ DOTS = 120
 
 
 def save(figure: Figure, path: Path) -> None:
-    """A figure in the format of the suffix."""
+    """Save a figure in the format of the suffix."""
     with replacing(path) as fresh:
         figure.savefig(fresh, dpi=DOTS)
-
-
-def save_image(image: Image, path: Path, **options: Any) -> None:
-    """Pixels in the format of the suffix; `options` are those of Pillow."""
-    with replacing(path) as fresh:
-        image.save(fresh, **options)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from .figure import save
 
 MOST = 8
-"""Channels drawn below one another."""
+"""Channels plotted below one another."""
 PATHS = 5
-"""Trajectories drawn behind the interval."""
+"""Trajectories plotted behind the interval."""
 
 
 def write_forecast(

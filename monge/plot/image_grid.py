@@ -5,43 +5,54 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.files import replacing
 from ..core.space import Space
-from .figure import save, save_image
+from .figure import save
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
-def grid(pictures: NDArray, columns: int | None = None, zoom: int | None = None) -> NDArray:
-    """(N, H, W) or (N, H, W, 3) uint8 pictures side by side, each pixel `zoom` wide, a grey line
-    between them; small pictures are enlarged so that a person can see them."""
-    n, height, width = pictures.shape[:3]
+def grid(images: NDArray, columns: int | None = None, zoom: int | None = None) -> NDArray:
+    """(N, H, W) or (N, H, W, 3) uint8 images side by side, each pixel `zoom` wide, a grey line
+    between them; small images are enlarged."""
+    n, height, width = images.shape[:3]
     columns = columns or math.ceil(math.sqrt(n))
     zoom = zoom or max(1, 48 // max(height, width))
     lines = math.ceil(n / columns)
-    gap, extra = 2, pictures.shape[3:]
+    gap, extra = 2, images.shape[3:]
     h, w = height * zoom + gap, width * zoom + gap
     sheet = np.full((lines * h + gap, columns * w + gap, *extra), 128, np.uint8)
-    for place, picture in enumerate(pictures):
-        big = picture.repeat(zoom, 0).repeat(zoom, 1)
+    for place, image in enumerate(images):
+        big = image.repeat(zoom, 0).repeat(zoom, 1)
         top, left = place // columns * h + gap, place % columns * w + gap
         sheet[top : top + height * zoom, left : left + width * zoom] = big
     return sheet
 
 
 def as_bytes(x: NDArray, space: Space) -> NDArray:
-    """Events (N, C, H, W) as uint8 pictures (N, H, W) or (N, H, W, 3), the range of the data
-    spread from black to white."""
+    """Events (N, C, H, W) as uint8 images (N, H, W) or (N, H, W, 3), the range of the data
+    mapped from black to white."""
     if space.kind == "real":
         low, high = min(space.low), max(space.high)
     else:
         low, high = 0, max(space.size - 1, 1)
-    pictures = np.clip((x - low) / max(high - low, 1e-12), 0, 1) * 255
-    pictures = pictures.round().astype(np.uint8)
+    images = np.clip((x - low) / max(high - low, 1e-12), 0, 1) * 255
+    images = images.round().astype(np.uint8)
     if space.shape[0] == 3:
-        return pictures.transpose(0, 2, 3, 1)
-    return pictures.reshape(-1, *pictures.shape[2:])
+        return images.transpose(0, 2, 3, 1)
+    return images.reshape(-1, *images.shape[2:])
+
+
+def save_image(image: Image, path: Path, **options: Any) -> None:
+    """Save an image in the format of the suffix; `options` are those of Pillow."""
+    with replacing(path) as fresh:
+        image.save(fresh, **options)
 
 
 def write_grid(path: Path, x: NDArray, space: Space, columns: int | None = None) -> None:
@@ -51,7 +62,7 @@ def write_grid(path: Path, x: NDArray, space: Space, columns: int | None = None)
 
 
 def write_beside(path: Path, columns: Sequence[NDArray], sets: int = 4) -> None:
-    """Pictures (N, H, W) or (N, H, W, 3) of several kinds, those of a row side by side, `sets` of
+    """Images (N, H, W) or (N, H, W, 3) of several kinds, those of a row side by side, `sets` of
     them in a line."""
     from PIL import Image
 
@@ -63,7 +74,7 @@ def write_beside(path: Path, columns: Sequence[NDArray], sets: int = 4) -> None:
 
 
 def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:
-    """Samples in the plane, beside as many rows of the data where they are given."""
+    """Samples in the plane, beside rows of the data if they are given."""
     from matplotlib.figure import Figure
 
     panels = [("samples", x)] + ([("data", other)] if other is not None else [])

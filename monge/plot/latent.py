@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from .figure import save
 
 NAMED = 20
-"""Labels that have a colour of their own; more are drawn in grey."""
+"""Labels that have a colour of their own; more are plotted in grey."""
 
 
 def write_map(
     path: Path, z: NDArray, names: NDArray | None = None, sheet: NDArray | None = None
 ) -> None:
-    """Codes (N, 2), a colour for each name (N,), and a sheet of pictures over their range."""
+    """Codes (N, 2), a colour for each name (N,), and a grid of images over their range."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6 if sheet is None else 12, 5.5), layout="constrained")

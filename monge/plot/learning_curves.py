@@ -14,7 +14,7 @@ from .figure import save
 def write_curves(
     path: Path, history: Iterable[Mapping[str, Any]], references: Mapping[str, float] | None = None
 ) -> None:
-    """Draw the records of a run's log, with dotted lines where some curves would end."""
+    """Plot the records of a run's log, with dotted lines at the optimal values of some curves."""
     from matplotlib.figure import Figure
 
     records = list(history)
@@ -46,8 +46,8 @@ SOON = 0.01
 
 
 def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
-    """Draw held-out scores of several fits over their seconds, log-likelihoods apart from
-    distances; whether there was anything to draw."""
+    """Plot held-out scores of several fits over their seconds, log-likelihoods apart from
+    distances; False if there was nothing to plot."""
     from matplotlib.figure import Figure
 
     courses = {
@@ -69,8 +69,8 @@ def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]])
     figure = Figure(figsize=(9, 3.8 * len(kinds)), layout="constrained")
     below = figure.subplots(len(kinds), squeeze=False, sharex=True)[:, 0]
     for axes, kind in zip(below, kinds, strict=True):
-        drawn = {name: courses[name] for name, scored in scores.items() if scored == kind}
-        for number, (name, course) in enumerate(drawn.items()):
+        shown = {name: courses[name] for name, scored in scores.items() if scored == kind}
+        for number, (name, course) in enumerate(shown.items()):
             axes.plot(
                 *zip(*course, strict=True),
                 label=name,
@@ -85,8 +85,8 @@ def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]])
         if kind:
             axes.set_ylim(
                 bottom=floor(
-                    [score for course in drawn.values() for _, score in course],
-                    [course[-1][1] for course in drawn.values()],
+                    [score for course in shown.values() for _, score in course],
+                    [course[-1][1] for course in shown.values()],
                 )
             )
         axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
@@ -100,7 +100,7 @@ def is_score(line: Mapping[str, Any]) -> bool:
 
 
 def floor(every: Sequence[float], last: Sequence[float]) -> float:
-    """Where the axis ends below: first scores may be so low that no later one could be told from
+    """The lower end of the axis: first scores may be so low that no later one could be told from
     another."""
     high, low = max(every), min(last)
     return max(min(every), high - 2 * max(high - low, 1e-3)) - 0.05 * max(high - low, 1e-3)

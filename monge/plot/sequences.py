@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .figure import save
 
 MAX_STROKES = 64
-"""Strokes drawn side by side."""
+"""Strokes plotted side by side."""
 
 
 def write_strokes(path: Path, strokes: Sequence[NDArray]) -> None:
@@ -36,9 +36,9 @@ def write_strokes(path: Path, strokes: Sequence[NDArray]) -> None:
 
 
 MAX_WAVEFORMS = 16
-"""Waves drawn below one another."""
+"""Waves plotted below one another."""
 POINTS = 4000
-"""Points of a wave, beyond which only the extremes of each stretch are drawn."""
+"""Points of a wave, beyond which only the extremes of each stretch are plotted."""
 
 
 def write_waves(path: Path, sounds: Sequence[NDArray], rate: int) -> None:

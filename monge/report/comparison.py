@@ -11,7 +11,7 @@ from ..comparison.runner import Comparison, Outcome
 from ..core.metric import Metric
 from ..plot.learning_curves import write_race
 from ..run.run import Run, load
-from .html import folded, gallery, listing, page, paragraph, part, picture, table
+from .html import embed_image, folded, gallery, listing, page, paragraph, part, table
 from .sections import (
     data_tables,
     environment,
@@ -177,7 +177,9 @@ def learning_curves(where: Path, runs: Mapping[str, Run]) -> str:
     path = where / "race.png"
     if not write_race(path, {model: [*run.log, run.result] for model, run in runs.items()}):
         return ""
-    return picture(path, "held-out scores of all models against seconds of training", smooth=True)
+    return embed_image(
+        path, "held-out scores of all models against seconds of training", smooth=True
+    )
 
 
 def model_sections(run: Run, measures: Mapping[str, Metric]) -> list[str]:

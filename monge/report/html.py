@@ -73,7 +73,7 @@ def anchor(name: str) -> str:
 
 
 def part(title: str, *parts: str, level: int = 3) -> str:
-    """A titled part of a section; nothing where there is nothing to say."""
+    """A titled part of a section; empty if it has no content."""
     if not any(parts):
         return ""
     return f"<h{level}>{escape(title)}</h{level}>\n" + "\n".join(parts)
@@ -147,16 +147,16 @@ def shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def picture(path: Path, told: str, smooth: bool = False) -> str:
+def embed_image(path: Path, caption: str, smooth: bool = False) -> str:
     """A PNG file in the page itself, with what a person who does not see it should know."""
     inside = base64.b64encode(path.read_bytes()).decode()
-    look = ' class="smooth"' if smooth else ""
+    css_class = ' class="smooth"' if smooth else ""
     return (
-        f'<figure><img{look} alt="{escape(told)}" src="data:image/png;base64,{inside}">'
-        f"<figcaption>{escape(told)}</figcaption></figure>"
+        f'<figure><img{css_class} alt="{escape(caption)}" src="data:image/png;base64,{inside}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 
-def gallery(pictures: Sequence[str]) -> str:
-    """Pictures side by side, as many as there is room for."""
-    return f'<div class="gallery">{"".join(pictures)}</div>' if pictures else ""
+def gallery(figures: Sequence[str]) -> str:
+    """Figures side by side, as many as there is room for."""
+    return f'<div class="gallery">{"".join(figures)}</div>' if figures else ""

@@ -75,6 +75,6 @@ def of_run(run: Run) -> str:
 def metrics_of(run: Run) -> dict[str, Metric]:
     """The stored metrics of a comparison, or computed now."""
     if (run.folder / RESULTS).exists():
-        told = storage.read(run.folder, RESULTS)["metrics"]
-        return {name: Metric(**score) for name, score in told.items()}
+        saved = storage.read(run.folder, RESULTS)["metrics"]
+        return {name: Metric(**score) for name, score in saved.items()}
     return run.evaluate()

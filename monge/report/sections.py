@@ -14,7 +14,7 @@ from ..core.metric import Metric
 from ..core.space import Space
 from ..run.diagnostics import sentence
 from ..run.run import Run
-from .html import listing, paragraph, picture, preformatted, table
+from .html import embed_image, listing, paragraph, preformatted, table
 
 CAPTIONS = {
     "curves": "learning curves: each term of the loss, and the held-out score",
@@ -104,21 +104,21 @@ def findings(run: Run) -> str:
 def training(run: Run) -> list[str]:
     """Steps, time and the loss terms at the end of training."""
     result = run.result
-    told = [
+    lines = [
         paragraph(
             f"{result['step']} steps in {result['seconds']:.1f} s, ended by {result['stopped']}."
         )
     ]
     last = next((line for line in reversed(list(run.log)) if line["terms"]), None)
     if last:
-        told.append(
+        lines.append(
             table(
                 "terms of the loss at the end",
                 ["term", "mean per row"],
                 [[name, mean] for name, mean in last["terms"].items()],
             )
         )
-    return told
+    return lines
 
 
 def settings(run: Run) -> str:
@@ -151,9 +151,9 @@ def figures_of(run: Run) -> dict[str, Path]:
 
 
 def figure(run: Run, path: Path, of: str = "") -> str:
-    told = CAPTIONS.get(path.stem, path.stem)
+    caption = CAPTIONS.get(path.stem, path.stem)
     smooth = not (run.space.is_picture and path.stem in ("samples", "data"))
-    return picture(path, f"{told} ({of})" if of else told, smooth)
+    return embed_image(path, f"{caption} ({of})" if of else caption, smooth)
 
 
 def environment(run: Run) -> str:

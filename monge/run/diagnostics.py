@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .. import data
-from ..core.abilities import Finding
+from ..core.abilities import CanDiagnose, CanSample, Finding, HasLikelihood
 from ..core.errors import RunError
-from ..core.model import Model
-from ..evaluate.held_out import HeldOutRows
-from ..evaluate.likelihood import home
-from ..evaluate.samples import oscillation
-from ..evaluate.suite import findings
+from ..core.gaussian_modes import GaussianModes
+from ..core.model import Model, device_of
+from ..core.rng import make_generator
+from ..data.dataset import Split
+from ..evaluate.c2st import MIN_TEST_ROWS
+from ..evaluate.coverage import duplicates, memorised, modes, prdc
+from ..evaluate.likelihood import HeldOutRows, row_subset
+from ..evaluate.samples import COPIED_FROM, Density, SampleComparison, spread
+from ..evaluate.suite import is_point
 from ..train.gradient_profile import alarms, profile
 from .storage import with_format, write
 
@@ -30,11 +34,20 @@ GRADIENT_ROWS = 64
 """Rows over which gradient norms are computed."""
 MIN_GRADIENT_STEPS = 20
 """Steps before gradients are informative: layers initialised at zero pass none on."""
-CHECKS = 3
+MIN_LATER_SCORES = 3
 """Held-out scores after the best that must all be worse for a fit to count as over-fitted."""
-WORSE, BETTER = 0.5, 0.1
+MIN_FALL, MIN_RISE = 0.5, 0.1
 """Standard errors by which a score must fall, or rise, to be reported."""
-NATS = ("exact", "bound", "estimate")
+LIKELIHOOD_KINDS = ("exact", "bound", "estimate")
+DIAGNOSED_SAMPLES = 1000
+"""Samples that are compared with rows."""
+MIN_RELATIVE_SHARE = 0.5
+"""Share of the training rows' value below which a metric of samples is reported."""
+MAX_COPIED_SHARE = 0.2
+"""Share of copied samples above which it is reported."""
+OSCILLATION, MIN_OSCILLATION_SCORES = 0.5, 8
+"""Relative change between held-out scores that counts as oscillation, and the least number of
+scores."""
 
 
 def diagnose(
@@ -42,20 +55,21 @@ def diagnose(
     rows: HeldOutRows,
     log: Iterable[Mapping[str, Any]],
     result: Mapping[str, Any],
-    train: data.Split | None = None,
+    train: Split | None = None,
 ) -> list[Finding]:
     """All findings: of the log and result, the model on held-out rows, and its samples compared
     with training rows."""
+    found = diagnose_log(list(log), result)
     if not len(rows):
-        return diagnose_log(list(log), result)
-    few = rows.batch(torch.arange(min(len(rows), GRADIENT_ROWS))).to(home(model))
-    begun = result.get("step", MIN_GRADIENT_STEPS) >= MIN_GRADIENT_STEPS
-    density = None if train is None else train.density
-    return [
-        *diagnose_log(list(log), result),
-        *findings(model, rows, train, density),
-        *(alarms(profile(model, few)) if begun else []),
-    ]
+        return found
+    few = rows.batch(torch.arange(min(len(rows), GRADIENT_ROWS))).to(device_of(model))
+    informative = result.get("step", MIN_GRADIENT_STEPS) >= MIN_GRADIENT_STEPS
+    with torch.no_grad():
+        if isinstance(model, CanDiagnose):
+            found += model.diagnose(row_subset(rows).to(device_of(model)))
+        if train is not None:
+            found += diagnose_samples(model, rows, train, train.density)
+    return found + (alarms(profile(model, few)) if informative else [])
 
 
 def diagnose_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
@@ -64,10 +78,12 @@ def diagnose_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
         line
         for line in log
         if line["held_out"]
-        and line["held_out"]["kind"] in NATS
+        and line["held_out"]["kind"] in LIKELIHOOD_KINDS
         and line["held_out"]["value"] is not None
     ]
-    found = [over_fitted(checks), cut_short(checks, result)] if len(checks) > CHECKS else []
+    found = (
+        [over_fitted(checks), cut_short(checks, result)] if len(checks) > MIN_LATER_SCORES else []
+    )
     return [finding for finding in found if finding] + oscillation(log)
 
 
@@ -76,8 +92,8 @@ def over_fitted(checks: Sequence[Mapping[str, Any]]) -> Finding | None:
     values = [line["held_out"]["value"] for line in checks]
     best = max(range(len(values)), key=values.__getitem__)
     later = values[best + 1 :]
-    least = WORSE * checks[best]["held_out"]["stderr"]
-    if len(later) < CHECKS or not values[best] - max(later[-CHECKS:]) > least:
+    least = MIN_FALL * checks[best]["held_out"]["stderr"]
+    if len(later) < MIN_LATER_SCORES or not values[best] - max(later[-MIN_LATER_SCORES:]) > least:
         return None
     then, now = loss(checks[best]), loss(checks[-1])
     if not now < then:
@@ -94,18 +110,130 @@ def over_fitted(checks: Sequence[Mapping[str, Any]]) -> Finding | None:
 def cut_short(checks: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Finding | None:
     """The budget ended while the held-out score was still rising."""
     values = [line["held_out"]["value"] for line in checks]
-    recent = values[-CHECKS:]
+    recent = values[-MIN_LATER_SCORES:]
     rising = recent == sorted(set(recent)) and recent[-1] == max(values)
-    gain = recent[-1] - values[-CHECKS - 1]
-    least = BETTER * checks[-1]["held_out"]["stderr"]
+    gain = recent[-1] - values[-MIN_LATER_SCORES - 1]
+    least = MIN_RISE * checks[-1]["held_out"]["stderr"]
     if result["stopped"] != "budget" or not (rising and gain > least):
         return None
     return Finding(
         "stopped early",
         f"the held-out score was still rising, by {gain:.4g} nats per row "
-        f"over the last {CHECKS} evaluations, when the budget ended",
+        f"over the last {MIN_LATER_SCORES} evaluations, when the budget ended",
         "resume with `monge fit --resume RUN --budget +2m`",
     )
+
+
+def oscillation(log: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """A held-out distance that oscillates and no longer improves."""
+    checks = [
+        line["held_out"]
+        for line in log
+        if line["held_out"] and line["held_out"]["kind"] == "distance"
+    ]
+    if len(checks) < MIN_OSCILLATION_SCORES:
+        return []
+    late = torch.tensor([check["value"] for check in checks[len(checks) // 2 :]])
+    error = max(check["stderr"] or 0.0 for check in checks)
+    jump = float(late.diff().abs().median())
+    before = min(check["value"] for check in checks[: len(checks) // 2])
+    if not (
+        jump > OSCILLATION * float(late.median().abs())
+        and jump > 3 * error
+        and float(late.min()) >= before
+    ):
+        return []
+    return [
+        Finding(
+            "oscillation",
+            f"the held-out distance changes by {jump:.3g} from one evaluation to "
+            f"the next and has not improved on {before:.3g} in the second half of the "
+            "fit; the best weights are kept",
+            "lower train.lr, raise train.ema_decay towards 1, or set critic_steps=5",
+        )
+    ]
+
+
+def diagnose_samples(
+    model: Model, rows: HeldOutRows, train: HeldOutRows, density: Density | None
+) -> list[Finding]:
+    """Mode collapse, poor samples, duplicates and memorisation of a model without likelihood, by
+    comparing its samples with held-out and training rows."""
+    if (
+        isinstance(model, HasLikelihood)
+        or not isinstance(model, CanSample)
+        or not is_point(model.space)
+        or min(len(rows), len(train)) < MIN_TEST_ROWS
+    ):
+        return []
+    few, others = row_subset(rows)[:DIAGNOSED_SAMPLES], row_subset(train, COPIED_FROM)
+    every, device = few[torch.arange(DIAGNOSED_SAMPLES) % len(few)], device_of(model)
+    given = every.to(device).given
+    x = model.sample(len(every), given, generator=make_generator(0, device)).cpu()
+    compared = SampleComparison.at(model, x, every, others)
+    return sample_findings(compared, density, SampleComparison.at(model, few.x, few, others).real)
+
+
+def sample_findings(
+    compared: SampleComparison, density: Density | None, held_out: Tensor
+) -> list[Finding]:
+    """Findings of metrics that fall far short of those of training rows."""
+    n = min(len(held_out), len(compared.train))
+    held = spread(held_out, n)
+    found, ideal = (prdc(held, spread(side, n)) for side in (compared.fake, compared.train))
+    part = {name: found[name].value / max(ideal[name].value, 1e-9) for name in found}
+    seen = (
+        modes(compared.x, density)["modes_found"] if isinstance(density, GaussianModes) else None
+    )
+    double = duplicates(compared.fake, held_out).value
+    copied = memorised(compared.fake, held_out, compared.train).value
+    few = max(part["coverage"], part["recall"]) < MIN_RELATIVE_SHARE or (
+        seen is not None and f"of {int(seen.value)}" != seen.unit
+    )
+    count = f", {int(seen.value)} {seen.unit} modes found" if seen else ""
+    return [
+        finding
+        for applies, finding in (
+            (
+                few,
+                Finding(
+                    "mode collapse",
+                    f"samples cover {found['coverage'].value:.0%} of held-out rows, where"
+                    f" training rows cover {ideal['coverage'].value:.0%}{count}",
+                    "train longer, with a larger train.batch_size, or with adversarial.wgan, "
+                    "whose critic penalises missing modes",
+                ),
+            ),
+            (
+                part["precision"] < MIN_RELATIVE_SHARE,
+                Finding(
+                    "implausible samples",
+                    f"{found['precision'].value:.0%} of samples lie where "
+                    f"held-out rows do, of training rows {ideal['precision'].value:.0%}",
+                    "train longer, or give a larger network",
+                ),
+            ),
+            (
+                double > MAX_COPIED_SHARE,
+                Finding(
+                    "duplicates",
+                    f"{double:.0%} of samples are nearer to another sample than 99% of real "
+                    "rows are to one another",
+                    "give a larger latent, or train with adversarial.wgan",
+                ),
+            ),
+            (
+                copied > MAX_COPIED_SHARE,
+                Finding(
+                    "memorisation",
+                    f"{copied:.0%} of samples are nearer to a training row than 99% of "
+                    "held-out rows are",
+                    "give more rows or data.augment, or a smaller generator",
+                ),
+            ),
+        )
+        if applies
+    ]
 
 
 def loss(line: Mapping[str, Any]) -> float:
@@ -114,8 +242,8 @@ def loss(line: Mapping[str, Any]) -> float:
 
 def save_findings(folder: Path, found: Sequence[Finding], step: int) -> None:
     """Write the findings about the weights of this step."""
-    told = with_format({"step": step, "findings": [vars(finding) for finding in found]})
-    write(folder / FILE, json.dumps(told, indent=1) + "\n")
+    stored = with_format({"step": step, "findings": [vars(finding) for finding in found]})
+    write(folder / FILE, json.dumps(stored, indent=1) + "\n")
 
 
 def saved_findings(folder: Path, step: int) -> list[Finding] | None:
@@ -124,8 +252,8 @@ def saved_findings(folder: Path, step: int) -> list[Finding] | None:
     if not path.exists():
         return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return [Finding(**each) for each in told["findings"]] if told["step"] == step else None
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return [Finding(**each) for each in stored["findings"]] if stored["step"] == step else None
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
             f"{path} cannot be read ({error}); delete it to diagnose the run again"

@@ -69,11 +69,11 @@ def export(run: Run, out: Path) -> dict[str, Any]:
         )
         with replacing(out) as fresh:
             save(program, list(axes), fresh)
-    told = {
+    inputs_description = {
         name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
         for name, x in zip(axes, inputs, strict=True)
     }
-    return {"file": str(out), "inputs": told}
+    return {"file": str(out), "inputs": inputs_description}
 
 
 def step_of(run: Run) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..core.errors import RunError
-from ..data import View
-from ..data.schema import is_class
+from ..data.dataset import View
+from ..data.selection import is_class
 from ..evaluate.c2st import MIN_TEST_ROWS
 from ..evaluate.feature_net import BATCH, NETWORK, STEPS, WIDTH, FeatureNet, train_feature_net
-from ..evaluate.suite import draws_points
+from ..evaluate.suite import samples_points
 from ..train import checkpoint
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FeatureExtractor:
 
 def feature_extractor(run: Run) -> FeatureExtractor | None:
     """The feature network of a run; None if samples are not vectors, or rows are too few."""
-    if not draws_points(run.model) or run.space.dims < 2 or run.space.rows < MIN_TEST_ROWS:
+    if not samples_points(run.model) or run.space.dims < 2 or run.space.rows < MIN_TEST_ROWS:
         return None
     view = run.opened or run.open_view()
     label = label_of(view)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 MAX_GRID_IMAGES = 64
 """Images in a grid, samples or data."""
-TRANSLATED = 24
+MAX_TRANSLATED = 24
 """Held-out sources whose translations are shown."""
 MAX_DENSITY_ROWS = 20_000
 """Training rows plotted beside a density."""
-ENLARGED, DRAWS = 12, 4
+MAX_ENLARGED, SAMPLES_PER_IMAGE = 12, 4
 """Small images that are enlarged, and samples of each."""
-TRANSFERRED = 8
+MAX_TRANSFERRED = 8
 """Images that are decoded under each other's conditions."""
 
 
@@ -48,7 +48,7 @@ def write_figures(run: Run) -> None:
         and run.model.latent.dims == 2
     ):
         write_codes(run, table(run, None, "valid"), folder / "codes.png")
-    if is_from_picture(run.space) and isinstance(run.model, CanSample):
+    if is_image_to_image(run.space) and isinstance(run.model, CanSample):
         write_translations(run, folder / "translations.png")
     if isinstance(run.model, CanEnlarge):
         write_enlargements(run, folder / "enlargements.png")
@@ -77,7 +77,7 @@ def write_figures(run: Run) -> None:
         image_grid.write_points(folder / "samples.png", run.sample_tensor(2000).numpy(), rows)
 
 
-def is_from_picture(space: Space) -> bool:
+def is_image_to_image(space: Space) -> bool:
     """Whether the event and its one condition are images of one size."""
     given = list(space.given.values())
     return (
@@ -91,7 +91,7 @@ def is_from_picture(space: Space) -> bool:
 def write_translations(run: Run, path: Path) -> None:
     """Held-out sources, their translations and, for paired data, the targets."""
     valid = run.rows(None, "valid")
-    rows = valid.batch(torch.arange(min(len(valid), TRANSLATED)))
+    rows = valid.batch(torch.arange(min(len(valid), MAX_TRANSLATED)))
     ((name, source),) = run.space.given.items()
     made = run.sample_tensor(len(rows), rows.to(run.compute.torch_device()).given)
     shown = [
@@ -120,13 +120,13 @@ def write_density_figure(run: Run, path: Path) -> None:
 def write_enlargements(run: Run, path: Path) -> None:
     """Held-out small images, several samples of each, and the true image."""
     valid, model = run.rows(None, "valid"), run.require(CanEnlarge)
-    rows = valid.batch(torch.arange(min(len(valid), ENLARGED)))
+    rows = valid.batch(torch.arange(min(len(valid), MAX_ENLARGED)))
     given = rows.to(run.compute.torch_device()).given
     small = rows.given[model.source].x
     factor = run.space.shape[-1] // small.shape[-1]
     shown = [
         small.repeat_interleave(factor, 2).repeat_interleave(factor, 3),
-        *(run.sample_tensor(len(rows), given, seed=seed) for seed in range(DRAWS)),
+        *(run.sample_tensor(len(rows), given, seed=seed) for seed in range(SAMPLES_PER_IMAGE)),
         rows.x,
     ]
     image_grid.write_beside(path, [image_grid.as_bytes(x.numpy(), run.space) for x in shown])
@@ -134,7 +134,7 @@ def write_enlargements(run: Run, path: Path) -> None:
 
 def write_transfers(run: Run, path: Path) -> None:
     """Held-out images in the first column; beside each, its code under the others' conditions."""
-    sheet = transfer(run, None, "valid", TRANSFERRED)
+    sheet = transfer(run, None, "valid", MAX_TRANSFERRED)
     image_grid.write_grid(path, sheet.x.numpy(), run.space, sheet.columns)
 
 

@@ -18,15 +18,15 @@ from ..core.abilities import CanComplete, CanSample
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError
 from ..core.metric import Metric
+from ..core.model import device_of
 from ..core.rng import make_generator
-from ..data import Dataset
 from ..data.codecs.time_index import TimeIndex
 from ..data.codecs.window import Series, Window
+from ..data.dataset import Dataset
 from ..data.loading import open_series
 from ..data.packed import Ragged
 from ..evaluate.forecasts import forecast_scores, is_forecast
-from ..evaluate.likelihood import home
-from ..evaluate.suite import some
+from ..evaluate.likelihood import row_subset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ class ForecastPaths:
             }
         return pd.DataFrame(columns)
 
-    def drawn(self) -> pd.DataFrame:
+    def sampled(self) -> pd.DataFrame:
         """Every trajectory, one row per step."""
         import pandas as pd
 
@@ -83,11 +83,11 @@ def window_of(run: Run, name: str) -> Window:
     return codec
 
 
-def series_of(run: Run, what: Any, words: Sequence[str]) -> Series:
+def series_of(run: Run, what: Any, settings: Sequence[str]) -> Series:
     """The series to forecast: the run's own, or other data read with its fields."""
     codec = window_of(run, "past")
     if what is not None:
-        return open_series(what, words, run.view.to_dict())
+        return open_series(what, settings, run.view.to_dict())
     source = run.opened.dataset if run.opened is not None else run.source()
     values, clock = steps(source, "series"), source.fields["time"]
     assert isinstance(clock.codec, TimeIndex), "a series has a clock"
@@ -107,30 +107,30 @@ def series_of(run: Run, what: Any, words: Sequence[str]) -> Series:
 
 def steps(source: Dataset, name: str) -> NDArray[np.float32]:
     """All steps that the windows of a field are cut from, (T, C)."""
-    kept = source.tensors[name]
-    assert isinstance(kept, Ragged), "windows are views of one array"
-    return kept.flat.reshape(len(kept.flat), -1).numpy()
+    packed = source.tensors[name]
+    assert isinstance(packed, Ragged), "windows are views of one array"
+    return packed.flat.reshape(len(packed.flat), -1).numpy()
 
 
 def forecast(
-    run: Run, horizon: int | None, what: Any, words: Sequence[str], n: int, seed: int
+    run: Run, horizon: int | None, what: Any, settings: Sequence[str], n: int, seed: int
 ) -> ForecastPaths:
     """n trajectories of `horizon` steps after the end of the series."""
     past, future = window_of(run, "past"), window_of(run, "future")
-    asked = [word for word in words if not word.startswith("data.")]
-    options = run.require(CanSample).SamplingConfig().override(*asked)
-    spoken = [word.removeprefix("data.") for word in words if word.startswith("data.")]
-    series, wanted = series_of(run, what, spoken), horizon or future.steps
+    sampling = [word for word in settings if not word.startswith("data.")]
+    options = run.require(CanSample).SamplingConfig().override(*sampling)
+    data_options = [word.removeprefix("data.") for word in settings if word.startswith("data.")]
+    series, wanted = series_of(run, what, data_options), horizon or future.steps
     if len(series) < past.steps:
         raise DataError(
             f"{series.name} has {len(series)} steps and the model needs "
             f"{past.steps}; give more steps"
         )
-    model, generator = run.model, make_generator(seed, home(run.model))
+    model, generator = run.model, make_generator(seed, device_of(run.model))
     if not is_forecast(model):
         run.require(CanComplete)
     known = torch.from_numpy(series.values[len(series) - past.steps :].astype(np.float32))
-    paths = known.expand(n, *known.shape).to(home(model))  # (n, L + drawn, C)
+    paths = known.expand(n, *known.shape).to(device_of(model))  # (n, L + sampled, C)
     while (done := paths.shape[1] - past.steps) < wanted:
         place = len(series) + done
         block = following(run, series, paths[:, -past.steps :], place, options, generator)
@@ -150,15 +150,15 @@ def following(
             for name in model.space.given
             if name != "past"
         }
-        drawn = run.require(CanSample).sample(
+        sampled = run.require(CanSample).sample(
             len(past), {"past": Batch(shaped), **rest}, options, generator
         )
-        return drawn.reshape(len(past), size, -1)
+        return sampled.reshape(len(past), size, -1)
     x = torch.cat([shaped, shaped[:, -1:].expand(-1, size, *shaped.shape[2:])], 1)
     seen = torch.ones_like(x, dtype=torch.bool)
     seen[:, -size:] = False
-    drawn = run.require(CanComplete).complete(Batch(x, observed=seen), options, generator)
-    return drawn[:, -size:].reshape(len(past), size, -1)
+    sampled = run.require(CanComplete).complete(Batch(x, observed=seen), options, generator)
+    return sampled[:, -size:].reshape(len(past), size, -1)
 
 
 def beside(series: Series, name: str, place: int, steps: int) -> Tensor:
@@ -193,7 +193,7 @@ def forecast_metrics(run: Run, what: Any = None, split: str | None = None) -> di
     return forecast_scores(
         run.model,
         run.rows(what, split),
-        some(run.rows(None, "train")),
+        row_subset(run.rows(None, "train")),
         future.season,
         future.steps,
     )

@@ -22,17 +22,17 @@ from torch import Tensor
 from ..core.abilities import CanDecode, CanEncode, CanTransfer, Given, HasBijection, HasPosterior
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError
+from ..core.model import device_of
 from ..core.rng import make_generator
 from ..data.codecs.scalar import Categorical, listed
 from ..evaluate.energy_distance import FeatureMap
-from ..evaluate.held_out import chunks
-from ..evaluate.likelihood import home
+from ..evaluate.likelihood import chunks
 from ..evaluate.linear_probe import regress
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data import Dataset, Split
+    from ..data.dataset import Dataset, Split
     from .run import Run
 
 
@@ -40,7 +40,7 @@ STEPS = 9
 """Codes of an interpolation or traversal, both ends included."""
 LINES = 16
 """Dimensions that are traversed."""
-DRAWN = 4096
+PRIOR_SAMPLES = 4096
 """Codes sampled from the prior if a model has no encoder."""
 READ = 10_000
 """Rows that a map from events to labels is fitted to."""
@@ -59,12 +59,12 @@ class DecodedGrid:
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows of data and their codes; of a generator, codes that were drawn."""
+    """Rows of data and their codes; of a generator, sampled codes."""
 
     z: Tensor  # (N, *latent)
     rows: Split
     source: Dataset
-    drawn: bool
+    sampled: bool
 
     def given(self, row: int, n: int) -> dict[str, Batch]:
         """What a row is given, n times."""
@@ -79,7 +79,7 @@ def codes(run: Run, what: Any = None, split: str | None = None) -> Tensor:
 
 def encoded(run: Run, rows: Split) -> Tensor:
     model = run.require(CanEncode)
-    return torch.cat([model.encode(batch.to(home(model))).cpu() for batch in chunks(rows)])
+    return torch.cat([model.encode(batch.to(device_of(model))).cpu() for batch in chunks(rows)])
 
 
 def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
@@ -92,13 +92,13 @@ def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
             f"{run.metadata['model']} are rows of {shape}; give (N, "
             f"{', '.join(map(str, shape))})"
         )
-    where, like = home(model), next(run.model.parameters(), torch.zeros(()))
+    where, like = device_of(model), next(run.model.parameters(), torch.zeros(()))
     conditions = {name: part.to(where) for name, part in (given or {}).items()}
     return model.decode(z.to(like), conditions).cpu()
 
 
 def own_rows(run: Run, what: Any, split: str | None) -> tuple[Dataset, Split]:
-    """Data as the run sees them, and the rows that are asked about."""
+    """Data as the run sees them, and the requested rows."""
     own = what is None and run.opened is not None
     source = run.opened.dataset if own and run.opened is not None else run.source(what)
     default = "test" if what is None or source.has_splits else "all"
@@ -107,13 +107,13 @@ def own_rows(run: Run, what: Any, split: str | None) -> tuple[Dataset, Split]:
 
 
 def coded(run: Run, what: Any, split: str | None, seed: int) -> EncodedRows:
-    """Rows with their codes, or as many codes as a generator's law has without rows."""
+    """Rows with their codes, or codes sampled from a generator's prior."""
     source, rows = own_rows(run, what, split)
     if isinstance(run.model, CanEncode):
         return EncodedRows(encoded(run, rows), rows, source, False)
     shape = run.require(CanDecode).latent.shape
     return EncodedRows(
-        torch.randn(DRAWN, *shape, generator=make_generator(seed)), rows, source, True
+        torch.randn(PRIOR_SAMPLES, *shape, generator=make_generator(seed)), rows, source, True
     )
 
 
@@ -131,7 +131,7 @@ def table(run: Run, what: Any = None, split: str | None = None) -> pd.DataFrame:
 
 
 def label_field(source: Dataset) -> str | None:
-    """The field of names that rows are told apart by: the target, or the only one there is."""
+    """The label field: the target, or the only categorical field."""
     known = [name for name, field in source.fields.items() if isinstance(field.codec, Categorical)]
     if source.target in known:
         return source.target
@@ -139,13 +139,13 @@ def label_field(source: Dataset) -> str | None:
 
 
 def names_of(source: Dataset, field: str, rows: Split) -> np.ndarray:
-    """What each row is called; nothing where that is not known."""
-    codec, kept = source.fields[field].codec, source.tensors[field]
+    """The label of each row, empty if it is unknown."""
+    codec, labels = source.fields[field].codec, source.tensors[field]
     assert isinstance(codec, Categorical)
-    assert isinstance(kept, Tensor)
-    values = np.array([*map(str, codec.names), ""], object)
-    found = kept[rows.index].double().nan_to_num(-1).long().numpy()
-    return values[found]
+    assert isinstance(labels, Tensor)
+    names = np.array([*map(str, codec.names), ""], object)
+    found = labels[rows.index].double().nan_to_num(-1).long().numpy()
+    return names[found]
 
 
 def traverse(
@@ -190,7 +190,7 @@ def interpolate(
         )
     ends = have.z[: 2 * lines].unflatten(0, (lines, 2))
     t = torch.linspace(0, 1, steps)
-    arc = isinstance(run.model, HasPosterior | HasBijection) or have.drawn
+    arc = isinstance(run.model, HasPosterior | HasBijection) or have.sampled
     z = (slerp if arc else lerp)(ends[:, 0], ends[:, 1], t).flatten(0, 1)
     index = torch.arange(0, 2 * lines, 2).repeat_interleave(steps) % len(have.rows)
     x = decoded(run, z, have.rows.batch(index).given)
@@ -207,7 +207,7 @@ def transfer(
     """Each row, and then what its code is under the conditions that `given` names; where it names
     none, under those of each of the rows."""
     model, (_, rows) = run.require(CanTransfer), own_rows(run, what, split)
-    batch = rows.batch(torch.arange(min(lines, len(rows)))).to(home(model))
+    batch = rows.batch(torch.arange(min(lines, len(rows)))).to(device_of(model))
     others = [given] if given else [batch[k : k + 1].given for k in range(len(batch))]
     x = torch.stack([batch.x, *(model.transfer(batch, other) for other in others)], 1)
     return DecodedGrid(
@@ -269,7 +269,7 @@ def parse(text: str) -> list[tuple[int, str]]:
 
 
 def known_names(run: Run, have: EncodedRows, field: str | None) -> np.ndarray:
-    """The label of each code, (N,): of a draw, the one that a linear map reads in its event."""
+    """The label of each code, (N,): of sampled codes, as a linear probe predicts it."""
     source, name = have.source, field or label_field(have.source)
     labels = [n for n, f in source.fields.items() if isinstance(f.codec, Categorical)]
     if name not in labels:
@@ -283,20 +283,21 @@ def known_names(run: Run, have: EncodedRows, field: str | None) -> np.ndarray:
             f"the run is conditioned on {name!r}, so its codes do not encode it; refit "
             f"without --given {name}"
         )
-    return read_names(run, have, name) if have.drawn else names_of(source, name, have.rows)
+    return read_names(run, have, name) if have.sampled else names_of(source, name, have.rows)
 
 
 def read_names(run: Run, have: EncodedRows, field: str) -> np.ndarray:
-    """What the events of drawn codes look like to a linear map fitted to the data."""
+    """The labels of sampled codes, predicted from their events by a linear probe of the data."""
     about = run.metadata
     train = have.source.view(about["event"], about["given"], about["target"]).rows("train")
     train.index = train.index[:READ]
-    names, eye = names_of(have.source, field, train), FeatureMap(replace(run.space, given={}))
+    names = names_of(have.source, field, train)
+    feature_map = FeatureMap(replace(run.space, given={}))
     kinds, known = sorted(set(names) - {""}), torch.from_numpy(names != "")
     truth = torch.tensor([kinds.index(name) for name in names if name])
-    weights = regress(eye(train.whole()[known]), truth, len(kinds))
+    weights = regress(feature_map(train.whole()[known]), truth, len(kinds))
     given = have.rows.batch(torch.arange(len(have.z)) % len(have.rows)).given
-    events = eye(Batch(decoded(run, have.z, given)))
+    events = feature_map(Batch(decoded(run, have.z, given)))
     found = (F.pad(events, (0, 1), value=1.0) @ weights).argmax(1)
     return np.array(kinds, object)[found.numpy()]
 

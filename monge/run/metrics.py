@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.abilities import CanEncode
 from ..core.metric import Metric
-from ..data import Dataset, Split
+from ..data.dataset import Dataset, Split
 from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.linear_probe import codes, probe
 from ..evaluate.suite import EvaluationContext, Groups, metric_groups

@@ -13,7 +13,7 @@ from .diagnostics import sentence
 
 def card(
     about: Mapping[str, Any],
-    law: str | None,
+    description: str | None,
     space: Space,
     result: Mapping[str, Any],
     helpers: Mapping[str, str] | None = None,
@@ -30,7 +30,7 @@ def card(
     return CARD.format(
         model=about["model"],
         data=about["data"]["name"],
-        law=inspect.cleandoc(law or ""),
+        description=inspect.cleandoc(description or ""),
         space=space,
         rows=space.rows,
         fingerprint=about["data"]["fingerprint"][:16],
@@ -81,7 +81,7 @@ def listed(config: Mapping[str, Any]) -> str:
 
 CARD = """# {model} on {data}
 
-{law}
+{description}
 
 ## Data
 

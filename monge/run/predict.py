@@ -11,21 +11,20 @@ from torch import Tensor
 
 from ..core.abilities import CanSample
 from ..core.errors import UsageError
-from ..core.model import Model
+from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..data.codecs.array import Array
 from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import Offset, shortest
-from ..evaluate.held_out import HeldOutRows, chunks
-from ..evaluate.likelihood import home
+from ..evaluate.likelihood import HeldOutRows, chunks
 from ..evaluate.predictions import TargetPrediction
-from ..evaluate.predictions import predict as foretell
+from ..evaluate.predictions import predict as predict_targets
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data import View
+    from ..data.dataset import View
 
 
 By = Literal["mean", "mode", "sample"]
@@ -38,7 +37,7 @@ def predict(
     rows: HeldOutRows,
     by: By,
     interval: float,
-    words: Sequence[str],
+    settings: Sequence[str],
     seed: int,
 ) -> pd.DataFrame:
     """The predicted targets of rows."""
@@ -47,35 +46,38 @@ def predict(
         raise UsageError(
             f"expected an interval between 0 and 1, found {interval:g}; use for example 0.9"
         )
-    options, generator = model.SamplingConfig().override(*words), make_generator(seed, home(model))
-    said = foretell(model, chunks(rows), interval, options)
+    options = model.SamplingConfig().override(*settings)
+    generator = make_generator(seed, device_of(model))
+    predictions = predict_targets(model, chunks(rows), interval, options)
     if by != "sample":
-        return table(view, said, by)
-    draws = [
-        model.sample(len(batch), batch.to(home(model)).given, options, generator).cpu()
+        return table(view, predictions, by)
+    samples = [
+        model.sample(len(batch), batch.to(device_of(model)).given, options, generator).cpu()
         for batch in chunks(rows)
     ]
-    return table(view, said, by, torch.cat(draws).reshape(len(rows), -1))
+    return table(view, predictions, by, torch.cat(samples).reshape(len(rows), -1))
 
 
 def table(
     view: View,
     predictions: Sequence[TargetPrediction],
     by: By = "mean",
-    drawn: Tensor | None = None,
+    sample: Tensor | None = None,
 ) -> pd.DataFrame:
     """One line per row: for a class its name and the probability of each; for a number its value
-    and the ends of its central interval; with `drawn` (N, D), that sample instead."""
+    and the ends of its central interval; with `sample` (N, D), that sample instead."""
     import pandas as pd
 
     columns: dict[str, Any] = {"row": np.arange(1, len(predictions[0].mode) + 1)}
-    for place, (said, (name, codec)) in enumerate(zip(predictions, targets(view), strict=True)):
-        if drawn is not None:
-            columns[name] = decode(codec, drawn[:, place])
-        elif said.is_class:
-            columns |= of_class(said, name, codec)
+    for place, (prediction, (name, codec)) in enumerate(
+        zip(predictions, targets(view), strict=True)
+    ):
+        if sample is not None:
+            columns[name] = decode(codec, sample[:, place])
+        elif prediction.is_class:
+            columns |= of_class(prediction, name, codec)
         else:
-            columns |= of_number(said, name, codec, by)
+            columns |= of_number(prediction, name, codec, by)
     return pd.DataFrame(columns)
 
 
@@ -86,26 +88,26 @@ def targets(view: View) -> Iterator[tuple[str, Codec]]:
     yield from zip(view.columns, codecs, strict=True)
 
 
-def of_class(said: TargetPrediction, name: str, codec: Codec) -> dict[str, Any]:
-    probabilities = said.probabilities.double().numpy()  # (N, K)
+def of_class(prediction: TargetPrediction, name: str, codec: Codec) -> dict[str, Any]:
+    probabilities = prediction.probabilities.double().numpy()  # (N, K)
     names = codec.decode(np.arange(probabilities.shape[1]))
-    columns = {name: decode(codec, said.mode), f"{name}_probability": probabilities.max(1)}
+    columns = {name: decode(codec, prediction.mode), f"{name}_probability": probabilities.max(1)}
     return columns | {
         f"{name}_p_{one}": column for one, column in zip(names, probabilities.T, strict=True)
     }
 
 
-def of_number(said: TargetPrediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
+def of_number(prediction: TargetPrediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
     plain = by == "mean" and not isinstance(codec, Date | Offset)
     value = (
-        shortest(said.mean.numpy())
+        shortest(prediction.mean.numpy())
         if plain
-        else decode(codec, said.mean if by == "mean" else said.mode)
+        else decode(codec, prediction.mean if by == "mean" else prediction.mode)
     )
     return {
         name: value,
-        f"{name}_low": decode(codec, said.low),
-        f"{name}_high": decode(codec, said.high),
+        f"{name}_low": decode(codec, prediction.low),
+        f"{name}_high": decode(codec, prediction.high),
     }
 
 

@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import copy
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 
 from .. import __version__
@@ -26,12 +26,16 @@ from ..core.abilities import (
 )
 from ..core.batch import Batch
 from ..core.config import Config
-from ..core.errors import UsageError
+from ..core.ensemble import Ensemble
+from ..core.errors import DataError, UsageError, nearest
 from ..core.metric import Metric
+from ..core.model import Model
 from ..core.overrides import Overrides, apply_overrides
 from ..core.rng import make_generator
-from ..evaluate.held_out import chunks
-from ..evaluate.likelihood import RowLikelihoods, row_likelihoods
+from ..data.codecs.sequence import SequenceCodec
+from ..data.codecs.tokens import Text
+from ..data.codecs.window import Window
+from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
 from ..evaluate.suite import flat
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
@@ -39,20 +43,18 @@ from ..train.device import ComputeConfig
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
 from . import diagnostics, storage
-from .conditions import encode_conditions, sampling_options
 from .export import export
 from .forecast import forecast
 from .latent import codes, decoded
 from .metrics import run_metrics
 from .model_card import card
 from .predict import By, predict
-from .saved import SavedRun, build
+from .saved import SavedRun, build, submodels
 from .session import TrainingSession
-from .setup import resolve_setup, submodels
+from .setup import resolve_setup
 from .storage import locked
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
@@ -66,7 +68,7 @@ PRECISION = "fp32"
 def start(
     model: str | Config,
     what: Any,
-    *words: str,
+    *settings: str,
     event: str | None = None,
     given: Sequence[str] = (),
     target: str | Sequence[str] | None = None,
@@ -77,45 +79,43 @@ def start(
     compute: ComputeConfig | None = None,
     budget: str | None = None,
 ) -> Run:
-    """Create a run directory: data opened, model built, nothing trained yet. With a budget, a few
-    steps of a copy are timed first, and a budget too small for one step is refused."""
-    spoken, compute = Overrides.parse(words), compute or ComputeConfig()
+    """Create a run directory: data opened, model built, nothing trained yet. A budget
+    of less than one step is refused."""
+    overrides, compute = Overrides.parse(settings), compute or ComputeConfig()
     precision = PRECISION if compute.precision == "auto" else compute.precision
-    begun = resolve_setup(model, what, spoken, event, given, target, ensemble, bag)
-    about = {
+    setup = resolve_setup(model, what, overrides, event, given, target, ensemble, bag)
+    metadata = {
         "monge": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        **begun.metadata,
+        **setup.metadata,
         "seed": seed,
         "precision": precision,
     }
-    wanted = Path(out) if out else storage.default_path(begun.title)
-    helpers = {field: storage.locate(part.run) for field, part in submodels(begun.config)}
-    rows, cost = begun.view.training(), None
-    network = build(begun.config, begun.view.space, seed, compute, helpers)
-    if budget is not None:
-        cost = estimate(copy.deepcopy(network), rows, begun.recipe, seed, precision)
-        cost.admit(budget)
+    wanted = Path(out) if out else storage.default_path(setup.title)
+    helpers = {field: storage.locate(part.run) for field, part in submodels(setup.config)}
+    network = build(setup.config, setup.view.space, seed, compute, helpers)
     # invalid settings are reported before there is a directory
-    trainer = Trainer(network, rows, begun.recipe, seed, precision, compute.compiled)
+    trainer = Trainer(
+        network, setup.view.training(), setup.recipe, seed, precision, compute.compiled
+    )
+    if budget is not None:
+        Budget.check(budget, trainer.epoch_steps)
     files = {
-        "run.json": storage.with_format(about),
-        "fields.json": storage.with_format(begun.view.to_dict()),
-        **begun.view.selection.schema.vocabulary_files(),
+        "run.json": storage.with_format(metadata),
+        "fields.json": storage.with_format(setup.view.to_dict()),
+        **setup.view.selection.schema.vocabulary_files(),
     }
     where = storage.create(wanted, not out, files, helpers)
-    run = Run(where, compute, begun.view)
-    run.notes, run.trainer = begun.view.notes, trainer
-    if cost:
-        run.cost = cost
+    run = Run(where, compute, setup.view)
+    run.notes, run.trainer = setup.view.notes, trainer
     return run
 
 
 def fit(
     model: str | Config,
     what: Any,
-    *words: str,
+    *settings: str,
     budget: str = BUDGET,
     event: str | None = None,
     given: Sequence[str] = (),
@@ -131,7 +131,7 @@ def fit(
     run = start(
         model,
         what,
-        *words,
+        *settings,
         event=event,
         given=given,
         target=target,
@@ -140,6 +140,7 @@ def fit(
         seed=seed,
         out=out,
         compute=compute,
+        budget=budget,
     )
     for _ in run.train(budget):
         pass
@@ -163,23 +164,24 @@ class Run(SavedRun):
 
     @cached_property
     def cost(self) -> Cost:
-        """Time, parameters and memory of training here, from trial steps of a throw-away copy."""
+        """Parameters and memory of training here; the model is not run."""
+        return self.estimate_cost()
+
+    def estimate_cost(self, timed: bool = False) -> Cost:
+        """Parameters and memory of training here, and the time per step if a few steps of a model
+        that is thrown away are `timed`."""
         self.opened = self.opened or self.open_view()
-        return estimate(
-            self.build(),
-            self.opened.training(),
-            self.recipe,
-            self.metadata["seed"],
-            self.precision,
-        )
+        model = self.build() if timed or self.trainer is None else self.trainer.model
+        rows, seed = self.opened.training(), self.metadata["seed"]
+        return estimate(model, rows, self.recipe, seed, self.precision, timed)
 
     @property
     def precision(self) -> str:
         """The precision of the losses, constant over the whole training."""
-        own, asked = self.metadata["precision"], self.compute.precision
-        if asked not in ("auto", own):
+        own, requested = self.metadata["precision"], self.compute.precision
+        if requested not in ("auto", own):
             raise UsageError(
-                f"{self.folder} is trained with --precision {own}, found {asked}; "
+                f"{self.folder} is trained with --precision {own}, found {requested}; "
                 "leave it out, or start a new run"
             )
         return own
@@ -189,8 +191,8 @@ class Run(SavedRun):
         and saves its state."""
         limit = Budget.read(budget)
         view = self.opened or self.open_view()
-        with locked(self.folder), stop_requested() as asked:
-            sitting = TrainingSession(
+        with locked(self.folder), stop_requested() as should_stop:
+            session = TrainingSession(
                 self.folder,
                 self.log,
                 self.build,
@@ -203,7 +205,7 @@ class Run(SavedRun):
             )
             self.trainer = None
             try:
-                yield from sitting.train(limit, asked)
+                yield from session.train(limit, should_stop)
             finally:
                 self._reset()
 
@@ -225,44 +227,44 @@ class Run(SavedRun):
         storage.write(self.folder / "card.md", text)
 
     def sample(
-        self, n: int = 1, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
+        self, n: int = 1, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
     ) -> Any:
         """n samples in the form of the data: a frame or an array. given={"label": 3} conditions
         all samples on one value, or each on its own of n values."""
-        return self.view.decode(self.sample_tensor(n, given, *words, seed=seed))
+        return self.view.decode(self.sample_tensor(n, given, *settings, seed=seed))
 
     def sample_tensor(
-        self, n: int, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
+        self, n: int, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
     ) -> torch.Tensor:
         """n samples as a tensor (n, *event)."""
-        model, options = self.require(CanSample), sampling_options(self, words)
+        model, options = self.require(CanSample), sampling_options(self, settings)
         if n < 0:
             raise UsageError(f"expected 0 or more samples, found n={n}; give a larger n")
         generator = make_generator(seed, self.compute.torch_device())
-        return model.sample(n, encode_conditions(self, given, words), options, generator).cpu()
+        return model.sample(n, encode_conditions(self, given, settings), options, generator).cpu()
 
     def stream(
-        self, n: int, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
+        self, n: int, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
     ) -> Iterator[torch.Tensor]:
         """The intermediate states of n samples, (n, *event) each; the last are the samples."""
-        model, options = self.require(CanStream), sampling_options(self, words)
+        model, options = self.require(CanStream), sampling_options(self, settings)
         generator = make_generator(seed, self.compute.torch_device())
-        for x in model.stream(n, encode_conditions(self, given, words), options, generator):
+        for x in model.stream(n, encode_conditions(self, given, settings), options, generator):
             yield x.cpu()
 
     def score(
-        self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
+        self, what: Any = None, *settings: str, split: str | None = None, seed: int = 0
     ) -> RowLikelihoods:
         """log p of every row: of the test split of the run's own data or of a dataset that has
         splits, of every row of other data."""
         model, rows = self.require(HasLikelihood), self.rows(what, split)
-        options = apply_overrides(model.LikelihoodConfig(), words, "score")
+        options = apply_overrides(model.LikelihoodConfig(), settings, "score")
         return row_likelihoods(model, chunks(rows), self.space.dims, options, seed)
 
     def predict(
         self,
         what: Any = None,
-        *words: str,
+        *settings: str,
         split: str | None = None,
         by: By = "mean",
         interval: float = 0.9,
@@ -272,24 +274,24 @@ class Run(SavedRun):
         name and probabilities, for a number its mean, mode or a sample, and its interval."""
         self.require(HasMarginals)
         rows = self.rows(what, split or (None if what is None else "all"))
-        return predict(self.model, self.view, rows, by, interval, words, seed)
+        return predict(self.model, self.view, rows, by, interval, settings, seed)
 
     def forecast(
         self,
         horizon: int | None = None,
         what: Any = None,
-        *words: str,
+        *settings: str,
         n: int = 1000,
         interval: float = 0.8,
         seed: int = 0,
     ) -> pd.DataFrame:
         """Median and central interval of every step after the end of a series, by default the
         run's own; `run.forecast.forecast` gives the trajectories."""
-        return forecast(self, horizon, what, words, n, seed).table(interval)
+        return forecast(self, horizon, what, settings, n, seed).table(interval)
 
-    def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
+    def complete(self, batch: Batch, *settings: str, seed: int = 0) -> torch.Tensor:
         """Rows whose unobserved entries are sampled given the observed ones, (B, *event)."""
-        device, options = self.compute.torch_device(), sampling_options(self, words)
+        device, options = self.compute.torch_device(), sampling_options(self, settings)
         completed = self.require(CanComplete).complete(
             batch.to(device), options, make_generator(seed, device)
         )
@@ -328,3 +330,70 @@ class Run(SavedRun):
             diagnostics.save_findings(self.folder, found, self.result["step"])
             self.write_card(found)
         return found
+
+
+def sampling_options(run: Run, settings: Sequence[str]) -> Config:
+    """The sampling options that overrides set; the runs that they name are loaded."""
+    options = apply_overrides(run.require(CanSample).SamplingConfig(), settings, "sample")
+    for field, part in submodels(options):
+        submodel = run.load_sibling(part.run).model.requires_grad_(False)
+        for model in members(run.model):
+            model.parts[field] = submodel
+    return options
+
+
+def members(model: Model) -> list[Model]:
+    return model.each if isinstance(model, Ensemble) else [model]
+
+
+def parse_condition(run: Run, name: str, text: str, settings: Sequence[str]) -> Batch:
+    """Encode a typed condition: one of the run's, or the event of a run that options name."""
+    if name not in run.view.given:
+        named = list(
+            submodels(apply_overrides(run.require(CanSample).SamplingConfig(), settings, "sample"))
+        )
+        for _, part in named:
+            other = run.load_sibling(part.run)
+            if other.space.name == name:
+                return other.view.encode_word(other.view.event, name, text)
+        if named:
+            guides = " or ".join(f"{field}={part.run}" for field, part in named)
+            raise DataError(
+                f"this run was not conditioned on {name!r} and {guides} does not predict it; "
+                f"refit with --given {name}, or name a run that predicts it"
+            )
+    return run.view.encode_given(name, text)
+
+
+def encode_conditions(
+    run: Run, given: Mapping[str, Any] | None, settings: Sequence[str]
+) -> dict[str, Batch] | None:
+    """Encode Python conditions: batches, one value for all samples, or one for each."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"`given` must be a dict such as {{'label': 3}}, found {given!r}; pass options such "
+            "as 'steps=5' as extra arguments"
+        )
+    return {
+        name: value if isinstance(value, Batch) else encode_condition(run, name, value, settings)
+        for name, value in given.items()
+    }
+
+
+def encode_condition(run: Run, name: str, value: Any, settings: Sequence[str]) -> Batch:
+    """Encode one value as if it were typed, or one value per row in the form of the data."""
+    if np.ndim(value) == 0:
+        return parse_condition(run, name, str(value), settings).to(run.compute.torch_device())
+    if name not in run.view.given:
+        raise DataError(f"this run was not conditioned on {name!r}{nearest(name, run.view.given)}")
+    group = run.view.given[name]
+    codecs = [field.codec for field in group.fields]
+    if isinstance(codecs[0], Text):
+        return run.view.read_given(name, list(value)).to(run.compute.torch_device())
+    if not group.single or isinstance(codecs[0], Window | SequenceCodec):
+        raise DataError(f"{name} has more than one value per row; pass a Batch of its rows")
+    rows = codecs[0].encode(np.asarray(value), lambda row: f"{name}, row {row + 1}")
+    batch = group.compact({group.fields[0].name: rows}).batch(torch.arange(len(value)), False)
+    return batch.to(run.compute.torch_device())

@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from .. import data, registry
 from ..compatibility import join_with_or
 from ..core.abilities import Ability
-from ..core.config import Config
+from ..core.config import Config, RunRef
+from ..core.ensemble import Ensemble
 from ..core.errors import RunError, UsageError
 from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.space import Space
 from ..core.train_config import TrainConfig
+from ..data import loading
+from ..data.dataset import Dataset, Split, View
+from ..registry import entries, find, is_named
 from ..train import checkpoint
 from ..train.device import ComputeConfig
 from ..train.log import Log
 from . import storage
-from .setup import member, submodels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,18 +34,31 @@ if TYPE_CHECKING:
 Able = TypeVar("Able", bound=Ability)
 
 
+def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:
+    """The fields of a configuration, or of its ensemble members, that refer to other runs."""
+    config = member(config)
+    for field in config.__dataclass_fields__:
+        if isinstance(part := getattr(config, field), RunRef):
+            yield field, part
+
+
+def member(config: Config) -> Config:
+    """The settings of each member of an ensemble, or those of the one model."""
+    return config.member if isinstance(config, Ensemble.Config) else config
+
+
 def build(
     config: Config, space: Space, seed: int, compute: ComputeConfig, helpers: Mapping[str, Path]
 ) -> Model:
     """A model with initial weights, which depend on the seed alone, and with its frozen
     submodels."""
     device = compute.torch_device()
-    laws = {field: SavedRun(where, compute).model for field, where in helpers.items()}
-    for law in laws.values():
-        law.requires_grad_(False)
+    parts = {field: SavedRun(where, compute).model for field, where in helpers.items()}
+    for part in parts.values():
+        part.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "weights"))
-        return config.build(space, *([laws] if laws else [])).to(device)
+        return config.build(space, *([parts] if parts else [])).to(device)
 
 
 @contextmanager
@@ -60,22 +75,23 @@ def naming_file(path: Path) -> Iterator[None]:
 class SavedRun:
     """A run directory."""
 
-    def __init__(
-        self, where: Path, compute: ComputeConfig, opened: data.View | None = None
-    ) -> None:
+    def __init__(self, where: Path, compute: ComputeConfig, opened: View | None = None) -> None:
         self.folder, self.compute, self.opened = where, compute, opened
         self.notes: Sequence[str] = ()  # notes of the data reader
         self.metadata = storage.read_metadata(where)
-        self.log = Log(where / "log.jsonl")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     @cached_property
-    def view(self) -> data.View:
+    def log(self) -> Log:
+        return Log(self.folder / "log.jsonl")
+
+    @cached_property
+    def view(self) -> View:
         """How tensors are decoded to the form of the data; needs no data."""
         with naming_file(self.folder / "fields.json"):
-            return data.View.from_dict(storage.read(self.folder, "fields.json"))
+            return View.from_dict(storage.read(self.folder, "fields.json"))
 
     @cached_property
     def space(self) -> Space:
@@ -92,12 +108,12 @@ class SavedRun:
         """The settings of the model, and of its members if it is an ensemble."""
         name = self.metadata["model"]
         if name.endswith(".py"):
-            if not registry.is_named(name):
+            if not is_named(name):
                 raise RunError(
                     f"{self.folder} was fitted with the model file {name}; if you "
                     f"trust its code, name it: MONGE_MODELS={name}"
                 )
-            registry.find(name)
+            find(name)
         with naming_file(self.folder / "run.json"):
             config = Config.from_dict(self.metadata["config"])
         owner = getattr(member(config), "owner", None)
@@ -143,7 +159,7 @@ class SavedRun:
             return self.model
         others = [
             entry.name
-            for entry in registry.entries()
+            for entry in entries()
             if ability.ability in entry.abilities and self.space.kind in entry.events
         ]
         raise UsageError(
@@ -177,16 +193,16 @@ class SavedRun:
         """Of the best weights: step, held-out score, seconds, and why training stopped."""
         return checkpoint.about(self.folder / "best.safetensors")
 
-    def source(self, what: Any = None) -> data.Dataset:
+    def source(self, what: Any = None) -> Dataset:
         """The run's own data, checked to be unchanged, or other data read with its fields."""
         about = self.metadata["data"]
         if what is not None:
-            return data.open(what, fields=storage.read(self.folder, "fields.json"))
+            return loading.open(what, fields=storage.read(self.folder, "fields.json"))
         if about["what"] is None:
             raise RunError(
                 f"{self.folder} was fitted on arrays, which it does not store; pass the data again"
             )
-        source = data.open(about["what"], *about["words"])
+        source = loading.open(about["what"], *about["words"])
         if source.fingerprint != about["fingerprint"]:
             raise RunError(
                 f"{about['what']} has changed since {self.folder} was started; restore "
@@ -194,12 +210,12 @@ class SavedRun:
             )
         return source
 
-    def open_view(self, what: Any = None) -> data.View:
+    def open_view(self, what: Any = None) -> View:
         """The view of this run's event and conditions in its own or in other data."""
         source = self.source(what)
         return source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
 
-    def rows(self, what: Any = None, split: str | None = None) -> data.Split:
+    def rows(self, what: Any = None, split: str | None = None) -> Split:
         """A split of the run's own or of other data."""
         if what is None and self.opened is not None:
             return self.opened.rows(split or "test")

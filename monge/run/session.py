@@ -11,8 +11,8 @@ from ..core.errors import DivergenceError
 from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.train_config import TrainConfig
-from ..data import View
-from ..evaluate.held_out import HeldOutScorer
+from ..data.dataset import View
+from ..evaluate.likelihood import HeldOutScorer
 from ..train import checkpoint
 from ..train.budget import Budget
 from ..train.cost_estimate import FirstRows
@@ -68,33 +68,45 @@ class TrainingSession:
         return Trainer(self.build(), rows, self.recipe, seed, self.precision, self.compiled)
 
     @property
-    def judge(self) -> HeldOutScorer:
+    def scorer(self) -> HeldOutScorer:
         return HeldOutScorer(self.trainer.model, self.view.rows("valid"))
 
-    def train(self, budget: Budget, asked: Callable[[], bool]) -> Iterator[Progress]:
+    def train(self, budget: Budget, should_stop: Callable[[], bool]) -> Iterator[Progress]:
         """The fit and then the refit, within the budget."""
         first = self.trainer
         end = budget.end(first.epoch_steps, first.step, first.seconds, 0)
         if not first.refit:
             yield from self.run_loop(
-                fit(first, end, self.judge, asked, estimate_eval_seconds=self.foresee)
+                fit(
+                    first,
+                    end,
+                    self.scorer,
+                    should_stop,
+                    estimate_eval_seconds=self.estimate_eval_seconds,
+                )
             )
             ended = first.evals_without_improvement >= self.recipe.patience or first.converged
             if self.recipe.refit == "none" or not (ended and first.best_weights):
                 return
             self.trainer = self.start_refit(first)
-        judge = self.judge if self.recipe.refit == "continue" else None
+        scorer = self.scorer if self.recipe.refit == "continue" else None
         yield from self.run_loop(
-            fit(self.trainer, end, judge, asked, estimate_eval_seconds=self.foresee)
+            fit(
+                self.trainer,
+                end,
+                scorer,
+                should_stop,
+                estimate_eval_seconds=self.estimate_eval_seconds,
+            )
         )
 
-    def foresee(self) -> float:
+    def estimate_eval_seconds(self) -> float:
         """Estimated seconds of one held-out evaluation, from timing it on few rows."""
         rows = FirstRows(self.view.rows("valid"), TIMED_EVAL_ROWS)
-        begun = time.monotonic()
+        started = time.monotonic()
         evaluate_ema(self.trainer, HeldOutScorer(self.trainer.model, rows))
-        spent = time.monotonic() - begun
-        return spent * sum(map(len, self.judge.batches)) / max(len(rows), 1)
+        spent = time.monotonic() - started
+        return spent * sum(map(len, self.scorer.batches)) / max(len(rows), 1)
 
     def start_refit(self, first: Trainer) -> Trainer:
         """The trainer of the refit, at its first step."""
@@ -159,9 +171,9 @@ class TrainingSession:
         if self.trainer.refit_done and stopped != "diverged":
             stopped, weights = "refit", self.trainer.weights()
         elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.eval_every:
-            begun = time.monotonic()
-            final = evaluate_ema(self.trainer, self.judge)
-            seconds += time.monotonic() - begun
+            started = time.monotonic()
+            final = evaluate_ema(self.trainer, self.scorer)
+            seconds += time.monotonic() - started
             if final.replaces(score):
                 score, weights = final, self.trainer.weights()
         if not weights:
@@ -181,12 +193,12 @@ class TrainingSession:
         refit, first = self.trainer.refit, self.trainer.best_step
         if refit is None:
             return {"way": self.recipe.refit, "done": False, "steps": 0, "of": None, "rows": 0}
-        begun = first if self.recipe.refit == "continue" else 0
+        started = first if self.recipe.refit == "continue" else 0
         return {
             "way": self.recipe.refit,
             "done": self.trainer.refit_done,
-            "steps": self.trainer.age - begun,
-            "of": refit.until - begun,
+            "steps": self.trainer.age - started,
+            "of": refit.until - started,
             "rows": len(self.trainer.rows),
         }
 

@@ -6,21 +6,24 @@ network of that run replaces the default one, because its weights are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import data, registry
+from .. import registry
 from ..compatibility import check_compatible
-from ..core.config import Config, RunRef
+from ..core.config import Config
 from ..core.ensemble import Ensemble, as_ensemble
 from ..core.errors import UsageError
 from ..core.model import Model
 from ..core.overrides import Overrides
 from ..core.space import Space
 from ..core.train_config import TrainConfig
+from ..data import loading
+from ..data.dataset import Dataset, View
 from . import storage
+from .saved import submodels
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class RunSetup:
     """Everything a run needs before its directory exists."""
 
     title: str  # default name of the directory
-    view: data.View
+    view: View
     config: Config
     recipe: TrainConfig
     metadata: dict[str, Any]  # the part that run.json stores
@@ -37,7 +40,7 @@ class RunSetup:
 def resolve_setup(
     model: str | Config,
     what: Any,
-    spoken: Overrides,
+    overrides: Overrides,
     event: str | None,
     given: Sequence[str],
     target: str | Sequence[str] | None,
@@ -46,38 +49,38 @@ def resolve_setup(
 ) -> RunSetup:
     """Resolve everything that needs no seed, no directory and no device."""
     for command in ("sample", "score"):
-        if late := getattr(spoken, command):
+        if late := getattr(overrides, command):
             raise UsageError(
                 f"{command}.{late[0]} is a setting of `monge {command}`; give it there"
             )
     if isinstance(model, Ensemble.Config):
         ensemble, bag, model = model.members, model.bag, model.member
     name = model if isinstance(model, str) else registry.name_of(model)
-    entry, owner = registry.describe(name), registry.find(name)
+    entry, model_class = registry.describe(name), registry.find(name)
     short = entry.name.partition(".")[2]
-    source = data.open(what, *spoken.data)
+    source = loading.open(what, *overrides.data)
     if entry.is_predictor and not (event or target):
         target = default_target(entry.name, source)
     view = source.view(event, given, target)
     if target:
         view.check_target_varies()
-    check_compatible(short, owner, view.space)
-    suit = owner.defaults(view.space)
-    opened, proposed = source.with_defaults(*suit.data)
+    check_compatible(short, model_class, view.space)
+    defaults = model_class.defaults(view.space)
+    opened, default_options = source.with_defaults(*defaults.data)
     if opened is not source:
         source, view = opened, opened.view(event, given, target)
-    proposal = inherited(suit.config, spoken.model) if isinstance(model, str) else model
-    proposal, words = preset(short, owner, view.space, proposal, spoken.model)
+    proposed = inherited(defaults.config, overrides.model) if isinstance(model, str) else model
+    proposed, settings = preset(short, model_class, view.space, proposed, overrides.model)
     config, recipe = as_ensemble(
-        proposal.override(*words), suit.train.override(*spoken.train), ensemble, bag
+        proposed.override(*settings), defaults.train.override(*overrides.train), ensemble, bag
     )
     origin = {
         "what": str(what) if isinstance(what, str | Path) else None,
         "name": source.name,
-        "words": [*spoken.data, *proposed],
+        "words": [*overrides.data, *default_options],
         "fingerprint": source.fingerprint,
     }
-    about = {
+    metadata = {
         "model": name if name.endswith(".py") else entry.name,
         "config": config.to_dict(),
         "train": recipe.to_dict(),
@@ -88,12 +91,12 @@ def resolve_setup(
         "target": list(view.selection.event) if target else None,
         "ensemble": ensemble,
     }
-    return RunSetup(f"{short}-{source.name}", view, config, recipe, about)
+    return RunSetup(f"{short}-{source.name}", view, config, recipe, metadata)
 
 
-def inherited(config: Config, words: Sequence[str]) -> Config:
+def inherited(config: Config, settings: Sequence[str]) -> Config:
     """The configuration of the run that `start` names, if that run has the same model."""
-    named = [word.partition("=")[2] for word in words if word.startswith("start=")]
+    named = [word.partition("=")[2] for word in settings if word.startswith("start=")]
     if not named:
         return config
     other = Config.from_dict(storage.read(storage.locate(named[-1]), "run.json")["config"])
@@ -103,20 +106,27 @@ def inherited(config: Config, words: Sequence[str]) -> Config:
 
 
 def preset(
-    short: str, owner: type[Model], space: Space, proposal: Config, words: Sequence[str]
+    short: str, model_class: type[Model], space: Space, proposed: Config, settings: Sequence[str]
 ) -> tuple[Config, Sequence[str]]:
     """The configuration that preset=NAME selects, and the other overrides."""
     head = "preset="
-    named = [word.removeprefix(head) for word in words if word.startswith(head)]
+    named = [word.removeprefix(head) for word in settings if word.startswith(head)]
     if not named:
-        return proposal, words
-    if named[-1] not in owner.presets:
-        known = f"; choose from {', '.join(owner.presets)}" if owner.presets else "; leave it out"
+        return proposed, settings
+    if named[-1] not in model_class.presets:
+        known = (
+            f"; choose from {', '.join(model_class.presets)}"
+            if model_class.presets
+            else "; leave it out"
+        )
         raise UsageError(f"{short} has no preset {named[-1]!r}{known}")
-    return (owner.preset(named[-1], space), [word for word in words if not word.startswith(head)])
+    return (
+        model_class.preset(named[-1], space),
+        [word for word in settings if not word.startswith(head)],
+    )
 
 
-def default_target(model: str, source: data.Dataset) -> str:
+def default_target(model: str, source: Dataset) -> str:
     """The field that a predictor models by default: the target that the dataset declares."""
     if source.target is None:
         names = ", ".join(list(source.fields)[:8])
@@ -125,16 +135,3 @@ def default_target(model: str, source: data.Dataset) -> str:
             f"choose it with --target ({names})"
         )
     return source.target
-
-
-def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:
-    """The fields of a configuration, or of its ensemble members, that refer to other runs."""
-    config = member(config)
-    for field in config.__dataclass_fields__:
-        if isinstance(part := getattr(config, field), RunRef):
-            yield field, part
-
-
-def member(config: Config) -> Config:
-    """The settings of each member of an ensemble, or those of the one model."""
-    return config.member if isinstance(config, Ensemble.Config) else config

@@ -15,8 +15,7 @@ from ..core.errors import UsageError
 from ..core.metric import Metric
 from ..data.codecs.tokens import Text
 from ..data.readers.text import prompt as prompted
-from ..evaluate.held_out import HeldOutRows, chunks
-from ..evaluate.likelihood import RowLikelihoods, row_likelihoods
+from ..evaluate.likelihood import HeldOutRows, RowLikelihoods, chunks, row_likelihoods
 from ..evaluate.text import bleu, chrf
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def codec_of(run: Run) -> Text:
 
 
 def continue_text(
-    run: Run, prompt: str, n: int = 1, words: Sequence[str] = (), seed: int = 0
+    run: Run, prompt: str, n: int = 1, settings: Sequence[str] = (), seed: int = 0
 ) -> Iterator[list[str]]:
     """Stream n texts that begin with a prompt; the option `steps=` sets their number of tokens.
     Text longer than the context continues from the last half of it, repeatedly."""
@@ -44,20 +43,23 @@ def continue_text(
             f"the prompt has {len(codes)} tokens and the context of the run is "
             f"{context}; shorten it, or fit with data.context={2 * len(codes)}"
         )
-    asked = [word for word in words if word.startswith("steps=")]
-    rest = [word for word in words if word not in asked]
-    total = read_steps(asked[-1]) if asked and not codec.ends else context
-    told = [list(codes) for _ in range(n)]
-    for window in windows(run, told, min(total, context), rest, seed):
+    step_settings = [word for word in settings if word.startswith("steps=")]
+    rest = [word for word in settings if word not in step_settings]
+    total = read_steps(step_settings[-1]) if step_settings and not codec.ends else context
+    token_rows = [list(codes) for _ in range(n)]
+    for window in windows(run, token_rows, min(total, context), rest, seed):
         yield [codec.spell(row) for row in window]
-    while len(told[0]) < total and not codec.ends:
-        kept = context // 2
-        size = min(context, kept + total - len(told[0]))
-        heads, tails = [row[:-kept] for row in told], [row[-kept:] for row in told]
+    while len(token_rows[0]) < total and not codec.ends:
+        overlap = context // 2
+        size = min(context, overlap + total - len(token_rows[0]))
+        heads, tails = (
+            [row[:-overlap] for row in token_rows],
+            [row[-overlap:] for row in token_rows],
+        )
         seed += 1
         for window in windows(run, tails, size, rest, seed):
             yield [codec.spell(head + row) for head, row in zip(heads, window, strict=True)]
-        told[:] = [head + row for head, row in zip(heads, tails, strict=True)]
+        token_rows[:] = [head + row for head, row in zip(heads, tails, strict=True)]
 
 
 def read_steps(word: str) -> int:
@@ -68,28 +70,30 @@ def read_steps(word: str) -> int:
 
 
 def windows(
-    run: Run, told: list[list[int]], size: int, words: Sequence[str], seed: int
+    run: Run, token_rows: list[list[int]], size: int, settings: Sequence[str], seed: int
 ) -> Iterator[list[list[int]]]:
-    """Continue the token rows `told` to `size` tokens; `told` is updated in place."""
+    """Continue the token rows to `size` tokens; they are updated in place."""
     rows = []
-    alike = all(row == told[0] for row in told)
-    for place, group in enumerate([told] if alike else [[row] for row in told]):
+    alike = all(row == token_rows[0] for row in token_rows)
+    for place, group in enumerate([token_rows] if alike else [[row] for row in token_rows]):
         begin = [f"prompt={','.join(map(str, group[0]))}"] if group[0] else []
-        states = run.stream(len(group), None, f"steps={size}", *begin, *words, seed=seed + place)
+        states = run.stream(
+            len(group), None, f"steps={size}", *begin, *settings, seed=seed + place
+        )
         for step, x in enumerate(states, 1):
             now = x.tolist()
             if alike and step > len(group[0]):
                 yield [row[:step] for row in now]
         rows += now
-    told[:] = rows
+    token_rows[:] = rows
     yield rows
 
 
-def translate(run: Run, texts: Sequence[str], *words: str) -> list[str]:
+def translate(run: Run, texts: Sequence[str], *settings: str) -> list[str]:
     """The most probable translation of each text."""
     name, model = source_of(run), run.require(HasMode)
     given = run.view.read_given(name, texts).to(run.compute.torch_device())
-    options = run.model_class.SamplingConfig().override(*words)  # type: ignore[attr-defined]
+    options = run.model_class.SamplingConfig().override(*settings)  # type: ignore[attr-defined]
     return list(run.view.decode(model.mode({name: given}, options).cpu()))
 
 
@@ -106,13 +110,13 @@ def source_of(run: Run) -> str:
 
 
 @torch.no_grad()
-def cross_attention(run: Run, text: str, said: str) -> tuple[list[str], list[str], Tensor]:
+def cross_attention(run: Run, text: str, translation: str) -> tuple[list[str], list[str], Tensor]:
     """The tokens of a translation and of its source, and the attention weights between them,
     (T, S)."""
     model, name, codec = run.require(HasAttention), source_of(run), codec_of(run)
     source: Any = run.view.given[name].fields[0].codec
     given = run.view.read_given(name, [text])
-    codes = torch.from_numpy(codec.codes([said], lambda _: "the translation")[0]).long()
+    codes = torch.from_numpy(codec.codes([translation], lambda _: "the translation")[0]).long()
     weights = model.attention(Batch(codes[None], {name: given}).to(run.compute.torch_device()))[
         0
     ].cpu()
@@ -128,12 +132,12 @@ def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[s
     if isinstance(run.model, HasLikelihood):
         found |= perplexity(run, rows, row_likelihoods(run.model, chunks(rows), run.space.dims))
     if isinstance(run.model, HasMode) and len(run.space.given) == 1:
-        said, true = [], []
+        translations, true = [], []
         for batch in chunks(rows):
             given = batch.to(run.compute.torch_device()).given
-            said += list(run.view.decode(run.model.mode(given).cpu()))
+            translations += list(run.view.decode(run.model.mode(given).cpu()))
             true += texts_of(run, batch)
-        found |= {"bleu": bleu(said, true), "chrf": chrf(said, true)}
+        found |= {"bleu": bleu(translations, true), "chrf": chrf(translations, true)}
     return found
 
 

@@ -29,7 +29,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..core.batch import Batch
-from ..core.errors import UsageError
 from ..core.model import Model, Update
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource
@@ -79,18 +78,7 @@ class Cost:
 
     def admit(self, budget: str) -> None:
         """Raise UsageError if the budget does not allow one step."""
-        if self.steps(Budget.read(budget)) >= 1:
-            return
-        if self.seconds_per_step is None:
-            raise UsageError(
-                f"budget {budget!r} is too small for one step of {self.epoch_steps} per epoch; "
-                "give at least 1step"
-            )
-        raise UsageError(
-            f"budget {budget!r} is too small for one step, which takes about "
-            f"{self.seconds_per_step:.2g} s ({self.epoch_steps} steps per epoch); give at least "
-            f"{math.ceil(10 * self.seconds_per_step)}s"
-        )
+        Budget.check(budget, self.epoch_steps, self.seconds_per_step)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"epoch": self.epoch, "memory": self.memory}
@@ -109,7 +97,8 @@ def estimate(
     timed: bool = True,
 ) -> Cost:
     """The cost of fitting the model to these rows. With `timed`, a few steps run, and `model` must
-    not be used afterwards; otherwise nothing is computed and `Cost.step` is None."""
+    not be used afterwards; otherwise nothing is computed and
+    `Cost.seconds_per_step` is None."""
     updates, _ = trainable_updates(model, train_config)
     batch_size = min(train_config.batch_size, len(rows))
     working = step_memory(model, rows, updates, batch_size, precision)

@@ -13,7 +13,7 @@ from monge.cli.main import attempt
 from monge.core.ensemble import Ensemble, bootstrap
 from monge.core.errors import UsageError
 from monge.core.train_config import TrainConfig
-from monge.evaluate.held_out import chunks
+from monge.evaluate.likelihood import chunks
 from monge.evaluate.out_of_bag import out_of_bag
 from monge.train.trainer import Trainer
 

@@ -30,7 +30,7 @@ from monge.core.errors import DataError
 from monge.core.model import Model
 from monge.core.rng import make_generator
 from monge.core.train_config import OptimiserConfig, TrainConfig
-from monge.evaluate.held_out import HeldOutScorer
+from monge.evaluate.likelihood import HeldOutScorer
 from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import Trainer

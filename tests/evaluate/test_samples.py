@@ -18,8 +18,8 @@ from monge.core.space import Space
 from monge.evaluate import c2st as twosample
 from monge.evaluate.c2st import c2st, interval
 from monge.evaluate.coverage import duplicates, memorised, modes, prdc
-from monge.evaluate.samples import diagnose_samples, oscillation
 from monge.evaluate.suite import EvaluationContext, all_metrics, paired, skipped_metrics
+from monge.run.diagnostics import diagnose_samples, oscillation
 
 SPACE = Space(kind="real", shape=(2,), rows=600)
 CENTRES = torch.tensor([[-3.0, 0.0], [3.0, 0.0]]).double()
@@ -142,7 +142,7 @@ def test_modes_are_found_where_samples_are():
 
 
 def names(draw, density=None) -> set[str]:
-    held, train = Batch(normal(300, 1)), Batch(normal(600, 2))
+    held, train = worlds.Rows(Batch(normal(300, 1))), worlds.Rows(Batch(normal(600, 2)))
     return {finding.name for finding in diagnose_samples(Puppet(draw), held, train, density)}
 
 
@@ -150,7 +150,7 @@ def test_the_doctor_names_what_samples_show():
     train = normal(600, 2)
     assert names(lambda n: normal(n, 5)) == set()
     assert "mode collapse" in names(lambda n: 0.01 * normal(n, 5))
-    assert names(lambda n: 30 * normal(n, 5)) == {"samples beside the data"}
+    assert names(lambda n: 30 * normal(n, 5)) == {"implausible samples"}
     assert names(lambda n: train[torch.arange(n) % 600]) >= {"memorisation"}
     assert "duplicates" in names(lambda n: normal(50, 5)[torch.arange(n) % 50])
     missing = GaussianModes(CENTRES, 0.5)

@@ -11,7 +11,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.held_out import HeldOutScorer
+from monge.evaluate.likelihood import HeldOutScorer
 from monge.models.flow._continuous import PAIRINGS
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP

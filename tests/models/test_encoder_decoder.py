@@ -17,7 +17,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.held_out import HeldOutScorer
+from monge.evaluate.likelihood import HeldOutScorer
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.models.sequence.transformer import Transformer
 from monge.nn.attention.transformer import CausalTransformer

@@ -9,7 +9,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.space import Space
 from monge.models.diffusion.noisy_classifier import NoisyClassifier
-from monge.run.conditions import parse_condition
+from monge.run.run import parse_condition
 
 LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=1000)
 LABEL = Space(kind="label", size=2, name="label", rows=1000, given={"x": LINE})

@@ -11,7 +11,7 @@ import monge
 from monge.core.batch import Batch
 from monge.core.errors import UsageError
 from monge.core.space import Space
-from monge.evaluate.held_out import objective
+from monge.evaluate.likelihood import objective
 from monge.evaluate.linear_probe import probe
 from monge.models.represent._base import ConvFeatureNet
 from monge.models.represent.contrastive import Contrastive, corrupt_entries, transform_images

@@ -9,11 +9,12 @@ import torch
 from tokenizers import Tokenizer
 
 import monge
-from monge import data, registry
+from monge import registry
 from monge.comparison.plan import ComparisonPlan
 from monge.comparison.runner import Comparison
 from monge.core.errors import DataError, DivergenceError, RunError, UsageError
 from monge.core.train_config import TrainConfig
+from monge.data import loading
 from monge.nn.mlp import MLP
 from monge.run import run as run_module
 from monge.run import saved, storage
@@ -359,7 +360,7 @@ def test_a_nul_byte_in_a_column_name_is_refused(tmp_path):
 
 def test_a_fit_builds_its_model_and_opens_its_data_once(binary, monkeypatch):
     counts = {"model": 0, "data": 0}
-    build, opened = run_module.build, data.open
+    build, opened = run_module.build, loading.open
 
     def counted_build(*args):
         counts["model"] += 1
@@ -371,7 +372,7 @@ def test_a_fit_builds_its_model_and_opens_its_data_once(binary, monkeypatch):
 
     monkeypatch.setattr(run_module, "build", counted_build)
     monkeypatch.setattr(saved, "build", counted_build)
-    monkeypatch.setattr(data, "open", counted_open)
+    monkeypatch.setattr(loading, "open", counted_open)
     run = start("made", binary)
     for _ in run.train("3steps"):
         pass

@@ -187,15 +187,39 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, eval_seconds):
     assert math.isclose(progress[-1].fraction, 1.0, abs_tol=0.1 + eval_seconds / 60)
 
 
-def test_a_fit_is_the_same_whether_its_cost_was_measured_or_not(tmp_path):
-    weights = []
-    for name, budget in (("plain", None), ("priced", "4steps")):
-        run = start("made", "moons", "width=8", "depth=1", out=tmp_path / name, budget=budget)
+def test_a_fit_is_the_same_whether_its_cost_was_estimated_timed_or_neither(tmp_path):
+    weights, costs = [], []
+    for name, timed in (("plain", None), ("estimated", False), ("timed", True)):
+        run = start("made", "moons", "width=8", "depth=1", out=tmp_path / name, budget="4steps")
+        if timed is not None:
+            costs.append(run.estimate_cost(timed))
         for _ in run.train("4steps"):
             pass
         weights.append(run.model.state_dict())
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert load(tmp_path / "plain").cost.parameters == run.cost.parameters > 0
-    with pytest.raises(UsageError, match=r"0\.0000001s"):
-        start("made", "moons", out=tmp_path / "none", budget="0.0000001s")
+    for others in weights[1:]:
+        assert all(torch.equal(weights[0][name], others[name]) for name in weights[0])
+    estimated, timed = costs
+    assert estimated.seconds_per_step is None
+    assert timed.seconds_per_step > 0
+    assert load(tmp_path / "plain").cost == estimated
+    assert estimated.parameters == timed.parameters > 0
+
+
+def test_a_plain_fit_builds_one_model_and_times_no_step(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("a step was timed")
+
+    monkeypatch.setattr("monge.train.cost_estimate.trial", refuse)
+    run = start("made", "moons", "width=8", "depth=1", out=tmp_path / "run")
+    monkeypatch.setattr(run, "build", refuse)
+    assert run.cost.parameters == sum(p.numel() for p in run.trainer.model.parameters())
+
+
+def test_a_budget_of_less_than_one_step_is_refused_before_there_is_a_directory(tmp_path):
+    with pytest.raises(UsageError, match=r"0\.001epochs"):
+        start("made", "moons", out=tmp_path / "none", budget="0.001epochs")
     assert not (tmp_path / "none").exists()
+    with pytest.raises(UsageError, match=r"0\.1s"):
+        Budget.check("0.1s", epoch_steps=10, seconds_per_step=0.2)
+    Budget.check("0.1s", epoch_steps=10)
+    Budget.check("0.1epochs", epoch_steps=10)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.errors import DataError, UsageError, nearest
-from .. import content
 from ..codecs import date, scalar
 from ..codecs.base import Codec, Locator
 from ..codecs.scalar import (
@@ -36,6 +35,7 @@ from ..codecs.scalar import (
     listed,
     spelled,
 )
+from ..content import check as check_content
 from ..options import Options
 from . import delimited
 from .base import RawData, RowLocations
@@ -96,7 +96,7 @@ def is_frame(what: Any) -> bool:
 
 
 def read_file(path: Path, options: Options) -> RawData:
-    content.check(path)
+    check_content(path)
     sheet = delimited.read(path, options)
     values = {str(name): column for name, column in sheet.frame.items()}
     return RawData(
