@@ -32,7 +32,7 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
-from .ragged import PackedTensor, holes
+from .packed import PackedTensor, holes
 from .readers import (
     arrays,
     audio,
@@ -45,9 +45,9 @@ from .readers import (
     text_columns,
 )
 from .readers.base import RawData, ReadFormat
+from .schema import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .schema_match import encode as encode_matched
 from .schema_match import match as match_schema
-from .selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .splits import divide, keep
 from .transforms import pairs, parse
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.errors import RunError
 from ..data.dataset import View
-from ..data.selection import is_class
+from ..data.schema import is_class
 from ..evaluate.c2st import MIN_TEST_ROWS
 from ..evaluate.feature_net import BATCH, NETWORK, STEPS, WIDTH, FeatureNet, train_feature_net
 from ..evaluate.suite import samples_points

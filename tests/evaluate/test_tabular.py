@@ -102,7 +102,7 @@ def test_a_wrong_column_and_a_lost_bond_are_seen_and_named():
     assert lost["pair_correlations"].value > 3 * ideal["pair_correlations"].value
 
 
-def test_what_samples_teach_is_judged_on_real_rows():
+def test_what_samples_teach_is_evaluated_on_real_rows():
     space, batch = small_data.make("columns", 600)
     table, rows = columns_of(space), cells(batch, space)
     held, train = rows[:300], rows[300:]
@@ -138,7 +138,7 @@ def test_scores_of_what_was_taught():
 
 
 class Bonds(Model, CanSample):
-    """Draws the columns of a table, together or each for itself."""
+    """Samples the columns of a table, together or each for itself."""
 
     events = {"columns"}
 
@@ -158,7 +158,7 @@ class Bonds(Model, CanSample):
         return cls.Config()
 
 
-def test_evaluation_tells_tables_beside_real_rows():
+def test_evaluation_reports_tables_beside_real_rows():
     space, batch = small_data.make("columns", 400)
     rows, others = small_data.Rows(batch[:150]), small_data.Rows(batch[150:])
     found = all_metrics(Bonds(space, batch[150:].x, True), rows, others)

@@ -1,4 +1,4 @@
-"""Predictors from pictures: what they read, refuse and choose for themselves."""
+"""Predictors from images: what they read, refuse and choose for themselves."""
 
 from dataclasses import replace
 
@@ -19,19 +19,19 @@ from monge.train.trainer import Trainer
 BOTH = pytest.mark.parametrize("name", ["predict.cnn", "predict.resnet"])
 
 
-def picture(*shape, rows=54_000, kind="levels"):
+def image(*shape, rows=54_000, kind="levels"):
     return Space(
         kind=kind, shape=shape, size=256, mean=(33.0,), scale=(79.0,), rows=rows, name="image"
     )
 
 
 def digits(*shape, rows=54_000, **given):
-    given = {"image": picture(*shape, rows=rows), **given}
+    given = {"image": image(*shape, rows=rows), **given}
     return Space(kind="label", size=10, name="label", rows=rows, given=given)
 
 
 def question(space, n, seed=0):
-    """Random rows of a label given a picture, and perhaps given columns."""
+    """Random rows of a label given an image, and perhaps given columns."""
     g = make_generator(seed)
     given = {
         name: Batch(
@@ -52,20 +52,20 @@ def built(name, space, **fields):
 
 @BOTH
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 64, 64), (3, 9, 30)])
-def test_what_suits_can_be_built_and_is_no_giant(name, shape):
+def test_defaults_can_be_built_and_are_not_huge(name, shape):
     space = digits(*shape)
-    suit = registry.find(name).defaults(space)
-    model = suit.config.build(space)
+    defaults = registry.find(name).defaults(space)
+    model = defaults.config.build(space)
     assert sum(p.numel() for p in model.parameters()) < 3_000_000
-    assert suit.train.max_steps == 8 * 54_000 // 128
-    assert bool(suit.data) == (min(shape[1:]) >= 16)
+    assert defaults.train.max_steps == 8 * 54_000 // 128
+    assert bool(defaults.data) == (min(shape[1:]) >= 16)
     model.eval()
     assert model.likelihood(question(space, 2)).value.shape == (2,)
 
 
 @BOTH
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 3), (1, 2, 2)])
-def test_the_smallest_pictures_are_refused_or_built(name, shape):
+def test_the_smallest_images_are_refused_or_built(name, shape):
     owner, space = registry.find(name), digits(*shape)
     if why := owner.unsupported_reason(space):
         assert (name, min(shape[1:])) == ("predict.cnn", 1)
@@ -77,13 +77,13 @@ def test_the_smallest_pictures_are_refused_or_built(name, shape):
 
 def test_a_number_is_not_augmented_and_few_rows_are_seen_often():
     space = replace(digits(1, 28, 28, rows=1000), kind="real", size=0, rows=1000)
-    suit = CNN.defaults(space)
-    assert suit.data == ()
-    assert (suit.train.max_steps, suit.train.batch_size) == (1500, 64)
+    defaults = CNN.defaults(space)
+    assert defaults.data == ()
+    assert (defaults.train.max_steps, defaults.train.batch_size) == (1500, 64)
 
 
 @BOTH
-def test_all_else_that_is_given_stands_beside_the_picture(name):
+def test_other_conditions_are_read_beside_the_image(name):
     space = digits(1, 8, 8, side=Space(kind="real", shape=(2,), name="side"))
     model, rows = built(name, space).double().eval(), question(space, 6).double()
     torch.nn.init.normal_(model.out.weight)
@@ -96,7 +96,7 @@ def test_all_else_that_is_given_stands_beside_the_picture(name):
 
 
 @BOTH
-def test_it_learns_to_tell_pictures_apart(name):
+def test_it_learns_to_classify_images(name):
     space, batch = small_data.conditioned(*small_data.make("label"), "picture")
     model, owner = built(name, space), registry.find(name)
     recipe = replace(owner.defaults(space).train, max_steps=60, warmup=10)
@@ -113,37 +113,37 @@ def test_it_learns_to_tell_pictures_apart(name):
 
 
 @BOTH
-def test_what_is_no_picture_is_refused(name):
+def test_what_is_no_image_is_refused(name):
     owner = registry.find(name)
     lone = Space(kind="label", size=3, given={"x": Space(kind="real", shape=(5,), name="x")})
-    assert "use predict.mlp" in owner.unsupported_reason(lone)
-    two = digits(1, 8, 8, other=picture(1, 8, 8))
+    assert "predict.mlp" in owner.unsupported_reason(lone)
+    two = digits(1, 8, 8, other=image(1, 8, 8))
     assert "predict.mlp" in owner.unsupported_reason(two)
     assert "--target" in owner.unsupported_reason(Space(kind="label", size=3))
     assert owner.unsupported_reason(digits(1, 8, 8)) is None
 
 
-def test_codes_are_no_pictures():
+def test_codes_are_no_images():
     space = digits(1, 8, 8)
     own = replace(space.given["image"], high=(255.0,))
     encoder = registry.find("latent.vae").smallest_config(own).build(own)
-    with pytest.raises(UsageError, match="encoder"):
+    with pytest.raises(UsageError, match=r"encoder.*predict\.mlp"):
         CNN(CNN.smallest_config(space), space, {"encoder": encoder})
 
 
-def test_pictures_that_are_too_small_are_refused():
+def test_images_that_are_too_small_are_refused():
     space = digits(1, 4, 4)
     for config in (CNN.Config(widths=(4, 4, 4)), CNN.Config(widths=(4,) * 3, halving="max")):
-        with pytest.raises(UsageError, match="use larger pictures or fewer levels"):
+        with pytest.raises(UsageError, match="1x1"):
             config.build(space)
-    with pytest.raises(UsageError, match="give widths"):
+    with pytest.raises(UsageError, match="widths=32,64"):
         CNN.Config(widths=()).build(space)
 
 
 @BOTH
 def test_a_batch_of_one_is_refused_with_batch_norm(name):
     space = digits(1, 8, 8)
-    with pytest.raises(UsageError, match=r"larger train\.batch"):
+    with pytest.raises(UsageError, match=r"norm=batch.*train\.batch_size"):
         built(name, space).train().loss(question(space, 1))
     net = (
         {"norm": "group"}

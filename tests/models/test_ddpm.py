@@ -1,4 +1,4 @@
-"""Denoising diffusion: targets, weights, the two scores against laws that are known, bad words."""
+"""DDPM: targets, weights, two scores against known distributions, invalid settings."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 REAL = Space(kind="real", shape=(2,), name="x", rows=1000)
-PICTURE = Space(
+IMAGE = Space(
     kind="levels",
     shape=(1, 7, 6),
     size=5,
@@ -37,15 +37,15 @@ SERIES = Space(kind="real", shape=(9, 2), name="x", rows=100)
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 1.0]]).double()
 
 
-def build(space, *words, net=None):
+def build(space, *settings, net=None):
     torch.manual_seed(0)
     config = DDPM.smallest_config(space)
     config = replace(config, net=net) if net else config
-    return config.override(*words).build(space).double()
+    return config.override(*settings).build(space).double()
 
 
 class Exact:
-    """A law N(0, C) asked through the functions that score networks."""
+    """The distribution N(0, C) evaluated through the functions that score networks."""
 
     def __init__(self, schedule):
         self.schedule = schedule
@@ -62,7 +62,7 @@ class Exact:
         )
 
 
-def draws(n=500):
+def gaussian_rows(n=500):
     g = torch.Generator().manual_seed(1)
     y = torch.randn(n, 2, generator=g, dtype=torch.float64) @ torch.linalg.cholesky(COVARIANCE).T
     zero = torch.zeros(2).double()
@@ -71,7 +71,7 @@ def draws(n=500):
 
 @pytest.mark.parametrize("family", ["preserving", "exploding", "sub"])
 def test_continuous_bound_of_the_exact_denoiser_is_the_likelihood(family):
-    y, truth = draws()
+    y, truth = gaussian_rows()
     terms = accounting.denoising_bound(
         Exact(NoiseSchedule.Config(family=family).build()).ask(y), 256
     )
@@ -81,12 +81,12 @@ def test_continuous_bound_of_the_exact_denoiser_is_the_likelihood(family):
     assert terms.stderr.mean() < 0.3
 
 
-def test_discrete_bound_loses_what_the_identity_says():
+def test_discrete_bound_loses_what_the_identity_predicts():
     """Of N(0, I) the loss over T steps is known in closed form (X105)."""
     schedule = NoiseSchedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
     exact = Exact(schedule)
     exact.roots, exact.axes = torch.ones(2).double(), torch.eye(2).double()
-    y = draws(4000)[0] @ torch.linalg.inv(torch.linalg.cholesky(COVARIANCE)).T
+    y = gaussian_rows(4000)[0] @ torch.linalg.inv(torch.linalg.cholesky(COVARIANCE)).T
     terms = accounting.denoising_bound(exact.ask(y, steps=10), 64)
     snr = schedule.snr(schedule.grid(10, y))
     loss = 2 * (0.5 * (snr[:-1] - snr[1:]) / (1 + snr[1:])).sum()
@@ -97,7 +97,7 @@ def test_discrete_bound_loses_what_the_identity_says():
 
 @pytest.mark.parametrize("family", ["preserving", "exploding"])
 def test_flow_of_the_exact_denoiser_is_the_likelihood(family):
-    y, truth = draws(50)
+    y, truth = gaussian_rows(50)
     exact = Exact(NoiseSchedule.Config(family=family).build())
     found = accounting.ode_log_likelihood(exact.ask(y), accounting.Solver(tolerance=1e-6), None)[
         :, 0
@@ -107,7 +107,7 @@ def test_flow_of_the_exact_denoiser_is_the_likelihood(family):
 
 
 def test_wrong_denoiser_scores_less():
-    y, truth = draws()
+    y, truth = gaussian_rows()
     exact = Exact(NoiseSchedule.Config().build())
     exact.roots = torch.tensor([1.0, 1.0]).double()
     assert (accounting.denoising_bound(exact.ask(y), 64).value - truth).mean() < -0.05
@@ -126,7 +126,7 @@ def test_stderr_of_hutchinson_covers_the_exact_trace():
 
 
 def test_last_step_of_levels_sums_to_one():
-    units = Units(PICTURE).double()
+    units = Units(IMAGE).double()
     codes = torch.arange(5).double()[:, None].expand(5, 42)
     y = units.to_units(codes.reshape(5, 1, 7, 6))
     for mean, scale in ((0.3, 0.7), (-4.0, 0.05), (9.0, 2.0)):
@@ -161,7 +161,7 @@ def test_every_target_trains_and_samples(of):
 
 
 def test_weights_are_those_of_the_docstring():
-    """A network that says nothing: the loss is the weight times the mean of what it misses."""
+    """A network that gives zero: the loss is the weight times the mean of what it misses."""
     space, batch = small_data.make("real", 20_000)
     batch = batch.double()
     for of in ("x0", "noise", "velocity"):
@@ -192,8 +192,8 @@ def test_learned_variance_is_bounded_by_its_ends_and_lowers_the_bound():
     space, batch = small_data.make("real", 400)
     batch = replace(batch.double(), row=torch.arange(400))
     model = build(space, "steps=10", "variance=learned")
-    said = model.predict(torch.randn(5, 2).double(), torch.full((5,), 0.5).double())
-    assert ((said.share > 0) & (said.share < 1)).all()
+    prediction = model.predict(torch.randn(5, 2).double(), torch.full((5,), 0.5).double())
+    assert ((prediction.share > 0) & (prediction.share < 1)).all()
     assert set(model.loss(batch)) == {"denoising", "variance"}
     scores = {}
     for variance in ("posterior", "forward"):
@@ -213,7 +213,7 @@ def test_learned_variance_is_bounded_by_its_ends_and_lowers_the_bound():
         TransformerDenoiser.Config(width=8, depth=1, heads=2, patch=1),
     ],
 )
-@pytest.mark.parametrize("space", [REAL, SERIES, PICTURE], ids=["vector", "series", "picture"])
+@pytest.mark.parametrize("space", [REAL, SERIES, IMAGE], ids=["vector", "series", "image"])
 def test_every_network_reads_every_shape(net, space):
     model = build(space, net=net)
     for parameter in model.net.parameters():
@@ -225,9 +225,9 @@ def test_every_network_reads_every_shape(net, space):
     assert not torch.allclose(model.predict(z, t / 2).value, whole)
 
 
-def test_conditions_of_all_kinds_are_heeded():
+def test_conditions_of_all_kinds_are_used():
     space = replace(
-        PICTURE,
+        IMAGE,
         given={
             "label": Space(kind="label", size=3, name="label"),
             "text": Space(kind="tokens", shape=(4,), size=6, name="text", varies=True),
@@ -251,9 +251,9 @@ def test_conditions_of_all_kinds_are_heeded():
             ("text", given["text"][[1, 1]]),
             ("small", given["small"][[1, 1]]),
         ):
-            told = model.predict(z, t, model.encode_conditions({**given, name: other}, 2)).value
-            assert not torch.allclose(told[0], plain[0]), name
-            torch.testing.assert_close(told[1], plain[1])
+            changed = model.predict(z, t, model.encode_conditions({**given, name: other}, 2)).value
+            assert not torch.allclose(changed[0], plain[0]), name
+            torch.testing.assert_close(changed[1], plain[1])
         hidden = model.encode_conditions(given, 2).keep_rows(torch.tensor([False, False]))
         torch.testing.assert_close(model.predict(z, t, hidden).value, model.predict(z, t).value)
 
@@ -280,7 +280,7 @@ def test_terms_sum_to_the_score():
 
 
 @pytest.mark.parametrize("variance", ["posterior", "learned", "forward"])
-def test_terms_of_steps_tell_what_the_steps_cost(variance):
+def test_terms_of_steps_are_what_the_steps_cost(variance):
     """A fresh network is the denoiser of N(0, I), whose steps back have the forward variance."""
     space, batch = small_data.make("real", 100)
     rows = replace(batch.double(), row=torch.arange(100))
@@ -292,8 +292,8 @@ def test_terms_of_steps_tell_what_the_steps_cost(variance):
     assert abs(gap) < 0.1 if variance == "forward" else gap > 0.1
 
 
-def test_score_is_that_of_the_law_in_units_of_the_data():
-    """A network that says nothing of velocity is the law N(mean, scale^2)."""
+def test_score_is_that_of_the_distribution_in_units_of_the_data():
+    """A network of zero velocity is the distribution N(mean, scale^2)."""
     space, batch = small_data.make("real", 100)
     model, x = build(space), batch.x[:20].double()
     found = model.score(Batch(x))
@@ -301,7 +301,7 @@ def test_score_is_that_of_the_law_in_units_of_the_data():
     torch.testing.assert_close(found, -(x - mean) / scale.square(), rtol=1e-3, atol=1e-3)
 
 
-def test_a_short_fit_nears_a_known_law():
+def test_a_short_fit_nears_a_known_distribution():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 2, generator=g) @ torch.linalg.cholesky(COVARIANCE).T.float()
     space = small_data.fitted(REAL, x)
@@ -311,26 +311,26 @@ def test_a_short_fit_nears_a_known_law():
     for _ in fit(trainer, Budget(steps=250)):
         pass
     trainer.ema.put(trainer.ema.weights)
-    y, truth = draws(300)
+    y, truth = gaussian_rows(300)
     found = model.eval().likelihood(Batch(y.float()), model.LikelihoodConfig(samples=256)).value
     assert -0.2 < (found - truth).mean() < 0.03
-    drawn = model.sample(2000, generator=make_generator(0)).double()
-    assert (drawn.T.cov() - COVARIANCE).abs().max() < 0.15
+    sampled = model.sample(2000, generator=make_generator(0)).double()
+    assert (sampled.T.cov() - COVARIANCE).abs().max() < 0.15
 
 
-def test_bad_words_are_told():
-    with pytest.raises(UsageError, match="steps=0 must be at least 1"):
+def test_invalid_settings_are_refused():
+    with pytest.raises(UsageError, match="steps=0"):
         DDPM.Config(steps=0)
     with pytest.raises(UsageError, match="variance=forward"):
         DDPM.Config(variance="forward")
     with pytest.raises(UsageError, match=r"7x6.*patch=4"):
-        build(PICTURE, net=TransformerDenoiser.Config(patch=4))
-    model = build(PICTURE)
-    with pytest.raises(DataError, match="values 0 to 4"):
+        build(IMAGE, net=TransformerDenoiser.Config(patch=4))
+    model = build(IMAGE)
+    with pytest.raises(DataError, match=r"0 to 4.*\b9\b"):
         model.likelihood(Batch(torch.full((1, 1, 7, 6), 9.0).double()))
 
 
-def test_the_start_of_levels_tells_neighbours_apart():
+def test_the_start_of_levels_separates_neighbours():
     assert max_log_snr(REAL) == 10
-    ratio = math.exp(max_log_snr(PICTURE) / 2) / 1.4  # deviations between two levels
+    ratio = math.exp(max_log_snr(IMAGE) / 2) / 1.4  # deviations between two levels
     assert ratio == pytest.approx(8, rel=0.03)

@@ -1,4 +1,4 @@
-"""Laws of sentences given something: exact sums, teacher forcing against steps, beams, fits."""
+"""Models of sentences given a source: exact sums, teacher forcing against steps, beams, fits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import small_data
 import torch
+from monge.evaluate.held_out import HeldOutScorer
 from torch import Tensor
 from training import assert_unbroken
 
@@ -17,7 +18,6 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.likelihood import HeldOutScorer
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.models.sequence.transformer import Transformer
 from monge.nn.attention.transformer import CausalTransformer
@@ -39,7 +39,7 @@ every = pytest.mark.parametrize("name", CONFIGS)
 
 
 def built(name: str, space: Space | None = None):
-    """A law with shaken weights, float64."""
+    """A model with perturbed weights, float64."""
     torch.manual_seed(0)
     model = CONFIGS[name].build(space or small_data.sentences(4)[0]).double()
     with torch.no_grad():
@@ -49,7 +49,7 @@ def built(name: str, space: Space | None = None):
 
 
 def every_sentence(most: int = 5, size: int = 3) -> list[tuple[int, ...]]:
-    """All that end within so many symbols, and all that do not."""
+    """All that end within `most` symbols, and all that do not."""
     full = [(*body, 3) for n in range(most) for body in itertools.product(range(size), repeat=n)]
     return full + list(itertools.product(range(size), repeat=most))
 
@@ -88,7 +88,7 @@ def test_padding_and_batching_change_nothing(name):
 
 
 @every
-def test_steps_tell_what_is_scored(name):
+def test_steps_give_what_is_scored(name):
     """The log-probability of a sentence is what drawing it step by step used."""
     model, (_, batch) = built(name), small_data.sentences(6, seed=2)
     source = batch.given["source"]
@@ -105,16 +105,16 @@ def test_steps_tell_what_is_scored(name):
 
 
 @every
-def test_it_draws_what_it_scores(name):
+def test_it_samples_what_it_scores(name):
     model, (x, length) = built(name), padded(every_sentence())
-    told = given([1, 2], 1)
+    condition = given([1, 2], 1)
     log_p = model.likelihood(Batch(x, given([1, 2], len(x)), length=length)).value
     entropy = -(log_p.exp() * log_p).sum().item()
-    drawn = model.sample(4000, told, generator=make_generator(0))
-    assert torch.equal(drawn, model.sample(4000, told, generator=make_generator(0)))
-    *_, last = model.stream(4000, told, generator=make_generator(0))
-    assert torch.equal(drawn, last)
-    own = model.likelihood(Batch(drawn, given([1, 2], 4000))).value
+    samples = model.sample(4000, condition, generator=make_generator(0))
+    assert torch.equal(samples, model.sample(4000, condition, generator=make_generator(0)))
+    *_, last = model.stream(4000, condition, generator=make_generator(0))
+    assert torch.equal(samples, last)
+    own = model.likelihood(Batch(samples, given([1, 2], 4000))).value
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
 
 
@@ -148,7 +148,7 @@ def test_a_beam_of_one_is_greedy(name):
 
 
 @every
-def test_attention_is_a_law_over_the_source(name):
+def test_attention_is_a_distribution_over_the_source(name):
     model, (_, batch) = built(name), small_data.sentences(9, seed=4)
     if name == "none":
         with pytest.raises(UsageError, match="attention=none"):
@@ -176,16 +176,16 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
         return Trainer(replace(CONFIGS[name], scheduled=0.2).build(space), rows, recipe, seed=1)
 
     whole = assert_unbroken(trainer, tmp_path)
-    judge = HeldOutScorer(whole.model, valid)
-    before = evaluate_ema(whole, judge)
-    for _ in fit(whole, Budget(steps=60), judge):
+    scorer = HeldOutScorer(whole.model, valid)
+    before = evaluate_ema(whole, scorer)
+    for _ in fit(whole, Budget(steps=60), scorer):
         pass
-    assert evaluate_ema(whole, judge).value > before.value + 0.3
+    assert evaluate_ema(whole, scorer).value > before.value + 0.3
 
 
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])
-@pytest.mark.parametrize("kind", ["series", "picture", "label"])
-def test_it_reads_sounds_and_pictures_too(owner, kind):
+@pytest.mark.parametrize("kind", ["series", "image", "label"])
+def test_it_reads_sounds_and_images_too(owner, kind):
     space, batch = small_data.sentences(8)
     torch.manual_seed(1)
     source, own = {
@@ -193,7 +193,7 @@ def test_it_reads_sounds_and_pictures_too(owner, kind):
             Space(kind="real", shape=(6, 3), varies=True, name="source"),
             Batch(torch.randn(8, 6, 3), length=torch.tensor([6, 3, 4, 6, 1, 2, 5, 6])),
         ),
-        "picture": (
+        "image": (
             Space(kind="real", shape=(1, 9, 9), name="source"),
             Batch(torch.randn(8, 1, 9, 9)),
         ),
@@ -211,7 +211,7 @@ def test_it_reads_sounds_and_pictures_too(owner, kind):
     assert model.mode(rows.given).shape == (8, 5)
 
 
-def test_smoothing_trains_towards_a_flatter_law_and_scores_are_not_smoothed():
+def test_smoothing_trains_towards_a_flatter_distribution_and_scores_are_not_smoothed():
     space, batch = small_data.sentences(40)
     sharp, soft = (replace(CONFIGS["bilinear"], smoothing=e).build(space).eval() for e in (0, 0.3))
     soft.load_state_dict(sharp.state_dict())
@@ -227,8 +227,8 @@ def test_smoothing_trains_towards_a_flatter_law_and_scores_are_not_smoothed():
 def test_a_sentence_without_a_source_is_refused():
     space, batch = small_data.sentences(4)
     assert "--given" in str(Transformer.unsupported_reason(replace(space, given={})))
-    with pytest.raises(DataError, match="source"):
+    with pytest.raises(DataError, match="'source'"):
         built("dot").sample(3)
-    with pytest.raises(UsageError, match="even"):
+    with pytest.raises(UsageError, match=r"net\.width=7"):
         Seq2Seq.Config(net=LSTM.Config(width=7)).build(space)
     assert math.isfinite(built("dot").likelihood(batch).value.sum().item())

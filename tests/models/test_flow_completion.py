@@ -1,4 +1,4 @@
-"""What flows draw for hidden entries, held against conditionals that are known."""
+"""What flows sample for hidden entries, compared with known conditionals."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ LONG = {"moves": 60, "leaps": 4}
 
 
 def gaussian(name="coupling", dims=3):
-    """A flow whose networks say nothing, so that its learned matrices make it a Gaussian, and the
+    """A flow whose networks give zero, so that its learned matrices make it a Gaussian, and the
     mean and covariance of that."""
     torch.manual_seed(0)
     space = Space(
@@ -52,15 +52,15 @@ def conditional(mean, cov, seen, x):
 
 
 @pytest.mark.parametrize("seen", [[True, False, False], [False, True, True]], ids=str)
-def test_a_gaussian_flow_draws_the_known_conditional(seen):
+def test_a_gaussian_flow_samples_the_known_conditional(seen):
     model, mean, cov = gaussian()
     seen, n = torch.tensor(seen), 1500
     x = mean + torch.tensor([1.0, -0.3, 0.8]).double()
     centre, spread = conditional(mean, cov, seen, x)
     batch = Batch(x.expand(n, 3), observed=seen.expand(n, 3))
-    drawn = model.complete(batch, model.SamplingConfig(**LONG), make_generator(0))
-    assert torch.equal(drawn[:, seen], batch.x[:, seen])
-    hidden = drawn[:, ~seen]
+    completed = model.complete(batch, model.SamplingConfig(**LONG), make_generator(0))
+    assert torch.equal(completed[:, seen], batch.x[:, seen])
+    hidden = completed[:, ~seen]
     error = 5 * (spread.diagonal() / n).sqrt()
     assert ((hidden.mean(0) - centre).abs() < error).all()
     torch.testing.assert_close(
@@ -75,7 +75,7 @@ def test_a_gaussian_flow_draws_the_known_conditional(seen):
 
 def test_a_seen_level_is_anywhere_in_its_interval():
     """Of two levels that a flow makes depend on one another, P(second | first) is that of the
-    law, which many draws of the noise tell."""
+    distribution, which many samples of the noise show."""
     space, batch = small_data.make("levels", 300)
     space = replace(space, shape=(2,))
     rows = replace(batch, x=batch.x.reshape(-1, 4)[:, :2]).double()
@@ -93,14 +93,14 @@ def test_a_seen_level_is_anywhere_in_its_interval():
         torch.tensor([1.0, 0.0]).double().expand(n, 2),
         observed=torch.tensor([True, False]).expand(n, 2),
     )
-    drawn = model.complete(shown, model.SamplingConfig(**LONG), make_generator(0))
-    found = torch.bincount(drawn[:, 1].long(), minlength=4) / n
-    # The outermost levels also take what is drawn beyond them.
+    completed = model.complete(shown, model.SamplingConfig(**LONG), make_generator(0))
+    found = torch.bincount(completed[:, 1].long(), minlength=4) / n
+    # The outermost levels also take what is sampled beyond them.
     assert (found - share).abs().max() < 0.06
     assert (share - 0.25).abs().max() > 0.1
 
 
-def test_a_chain_leaves_its_law_as_it_is_and_fixed_entries_alone():
+def test_a_chain_leaves_its_distribution_and_fixed_entries_unchanged():
     start = torch.randn(4000, 2, dtype=torch.float64, generator=make_generator(0))
     start[:, 1] = 7.0
     free = torch.tensor([True, False]).expand(4000, 2)
@@ -125,13 +125,13 @@ def test_a_chain_rejects_what_is_not_finite():
     assert end.isfinite().all()
 
 
-def test_many_entries_of_a_continuous_flow_are_walked_and_said_to_be():
+def test_many_entries_of_a_continuous_flow_are_completed_by_a_chain():
     space = Space(kind="real", shape=(40,), rows=100)
     model = CNF.Config(net=MLP.Config(width=16)).build(space).double().eval()
     assert "RePaint" in model.completion
     assert "chain" in CNF.Config().build(Space(kind="real", shape=(2,), rows=9)).completion
     x = torch.randn(200, 40, dtype=torch.float64, generator=make_generator(0))
     seen = torch.arange(40).expand(200, 40) < 20
-    drawn = model.complete(Batch(x, observed=seen), generator=make_generator(1))
-    assert torch.equal(drawn[seen], x[seen])
-    assert abs(drawn[~seen].std() - 1) < 0.1  # it begins as N(0, I)
+    completed = model.complete(Batch(x, observed=seen), generator=make_generator(1))
+    assert torch.equal(completed[seen], x[seen])
+    assert abs(completed[~seen].std() - 1) < 0.1  # it begins as N(0, I)

@@ -1,7 +1,8 @@
-"""Pictures made of pictures: pix2pix from pairs, cyclegan without."""
+"""Images translated to images: pix2pix from pairs, cyclegan without."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -35,18 +36,18 @@ def pairs(n: int = 64) -> Batch:
     return Batch(4 - x, {"source": Batch(x)})
 
 
-def built(owner, **words: object):
+def built(owner, **settings: object):
     torch.manual_seed(0)
-    return replace(owner.smallest_config(SPACE), **words).build(SPACE)
+    return replace(owner.smallest_config(SPACE), **settings).build(SPACE)
 
 
-def trainer(owner, **words: object) -> Trainer:
+def trainer(owner, **settings: object) -> Trainer:
     recipe = replace(owner.defaults(SPACE).train, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0)
-    return Trainer(built(owner, **words), small_data.Rows(pairs()), recipe, seed=1)
+    return Trainer(built(owner, **settings), small_data.Rows(pairs()), recipe, seed=1)
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])
-def test_samples_are_pictures_of_the_targets_kind(owner):
+def test_samples_are_images_of_the_targets_kind(owner):
     model, given = built(owner).eval(), pairs(9).given
     x = model.sample(9, given, generator=make_generator(0))
     assert x.shape == (9, 1, 6, 7)
@@ -73,8 +74,8 @@ def test_pix2pix_learns_the_pairs_and_its_dropout_is_noise():
     assert not torch.equal(x, y)
     one = {"source": Batch(batch.given["source"].x[:1])}
     assert len(model.sample(20, one, generator=make_generator(0)).unique(dim=0)) > 1
-    told = translation_metrics(x, batch, batch)
-    assert told["l1"].value < min(told["l1_of_source"].value, told["l1_of_mean"].value)
+    metrics = translation_metrics(x, batch, batch)
+    assert metrics["l1"].value < min(metrics["l1_of_source"].value, metrics["l1_of_mean"].value)
     assert is_translation(model)
     assert model.log_ratio(batch).shape == (64,)
 
@@ -93,31 +94,31 @@ def test_cyclegan_begins_as_the_identity_in_both_directions():
 def test_the_two_directions_are_two_networks():
     model, batch = built(CycleGAN).eval(), pairs(7)
     with torch.no_grad():
-        model.makers[1].net.out.bias += 50
+        model.generators[1].net.out.bias += 50
     assert (model.sample(7, batch.given) == 4).all()
     back = model.sample(7, batch.given, model.SamplingConfig(reverse=True))
     assert torch.equal(back, batch.given["source"].x)
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])
-def test_what_is_no_pair_of_pictures_is_refused(owner):
+def test_what_is_no_pair_of_images_is_refused(owner):
     assert owner.unsupported_reason(SPACE) is None
     name = owner.__name__.lower()
     alone = owner.unsupported_reason(replace(SPACE, given={}))
-    assert alone.startswith(f"{name} makes one picture of another, got 5 levels of shape 1x6x7")
+    assert re.search(rf"^{name}\b.*5 levels of shape 1x6x7", alone)
     sized = owner.unsupported_reason(
         replace(SPACE, given={"source": replace(SOURCE, shape=(1, 6, 8))})
     )
-    assert "6x8, not 6x7" in sized
+    assert re.search("6x8.*6x7|6x7.*6x8", sized)
     colour = replace(SPACE, given={"source": replace(SOURCE, shape=(3, 6, 7))})
     assert (owner.unsupported_reason(colour) is None) is (owner is Pix2Pix)
     model = built(owner).train()
-    with pytest.raises(UsageError, match="a batch of training has 1"):
+    with pytest.raises(UsageError, match=r"\b1\b.*train\.batch_size"):
         model.discriminator_loss(pairs(1))
 
 
-def test_a_patch_deeper_than_the_picture_is_refused():
-    with pytest.raises(UsageError, match="patch=7 halves pictures of 6x7"):
+def test_a_patch_deeper_than_the_image_is_refused():
+    with pytest.raises(UsageError, match=r"patch=7.*6x7.*patch=3"):
         built(Pix2Pix, patch=7)
 
 
@@ -130,7 +131,7 @@ def test_a_run_shows_its_translations_and_measures_them():
     assert {"l1", "l1_of_source", "l1_of_mean"} <= set(run.evaluate())
 
 
-def test_grey_pictures_stand_beside_coloured_ones(tmp_path):
+def test_grey_images_stand_beside_coloured_ones(tmp_path):
     grey, colour = np.zeros((5, 4, 6), np.uint8), np.full((5, 4, 6, 3), 9, np.uint8)
     write_beside(tmp_path / "p.png", [grey, colour])
     assert Image.open(tmp_path / "p.png").mode == "RGB"

@@ -1,4 +1,4 @@
-"""PixelCNN is a law of pictures: it sums to one, and its row caches draw what full passes draw."""
+"""PixelCNN sums to one over images, and samples with row caches as with full passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
+from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, space_id
 from small_data import states
 
 from monge.core.batch import Batch
@@ -20,8 +20,8 @@ from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
 NETWORKS = [GatedPixelCNN, PlainPixelCNN]
 
 
-def pixelcnn(space: Space, owner=GatedPixelCNN, **words: object) -> PixelCNN:
-    net = owner.Config(**{"width": 9, "depth": 3, "first": 5, **words})
+def pixelcnn(space: Space, owner=GatedPixelCNN, **settings: object) -> PixelCNN:
+    net = owner.Config(**{"width": 9, "depth": 3, "first": 5, **settings})
     torch.manual_seed(0)
     model = PixelCNN.Config(net=net, components=2).build(space).double().eval()
     for parameter in model.net.parameters():
@@ -34,14 +34,14 @@ def labels(n: int) -> dict[str, Batch]:
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
-@pytest.mark.parametrize("space", [BINARY, COLOUR, LEVELS, ROW], ids=told)
-def test_sums_to_one_over_every_picture(space, owner):
+@pytest.mark.parametrize("space", [BINARY, COLOUR, LEVELS, ROW], ids=space_id)
+def test_sums_to_one_over_every_image(space, owner):
     log_p = pixelcnn(space, owner).log_prob(states(space))
     assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
-def test_a_law_for_each_label(owner):
+def test_each_label_has_its_own_distribution(owner):
     model, x = pixelcnn(replace(BINARY, given=GIVEN), owner), states(BINARY)
     each = [model.log_prob(Batch(x, {"label": Batch(torch.tensor([code]))})) for code in range(3)]
     for log_p in each:
@@ -51,8 +51,8 @@ def test_a_law_for_each_label(owner):
 
 @pytest.mark.parametrize("owner", NETWORKS)
 @pytest.mark.parametrize("given", [{}, GIVEN], ids=["alone", "given"])
-@pytest.mark.parametrize("space", [BINARY, LEVELS, RGB, REAL, ROW], ids=told)
-def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, given, owner):
+@pytest.mark.parametrize("space", [BINARY, LEVELS, RGB, REAL, ROW], ids=space_id)
+def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(space, given, owner):
     model = pixelcnn(replace(space, given=given), owner)
     conditions = labels(20) if given else {}
     quick = model.sample(20, conditions, generator=make_generator(1))
@@ -65,7 +65,7 @@ def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, given, ow
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
-def test_draws_what_it_scores(owner):
+def test_samples_what_it_scores(owner):
     model, n = pixelcnn(COLOUR, owner), 8000
     log_p = model.log_prob(states(COLOUR))
     own = model.log_prob(model.sample(n, generator=make_generator(2)))
@@ -111,17 +111,17 @@ def test_the_blind_spot_as_a_map():
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
-def test_the_rest_of_a_picture_follows_the_conditional(owner):
+def test_the_rest_of_an_image_follows_the_conditional(owner):
     model, n = pixelcnn(BINARY, owner), 8000
     top = torch.tensor([[[1.0, 0, 1]]], dtype=torch.float64)
     seen = torch.tensor([[[True], [False]]]).expand(n, 1, 2, 3)
     hidden = torch.cat([top, torch.full_like(top, torch.nan)], 1).expand(n, 1, 2, 3)
-    drawn = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
-    assert torch.equal(drawn[:, :, 0], top.expand(n, 1, 3))
+    samples = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
+    assert torch.equal(samples[:, :, 0], top.expand(n, 1, 3))
     lower = states(Space(kind="binary", shape=(1, 1, 3)))
     log_p = model.log_prob(torch.cat([top.expand(8, 1, 1, 3), lower], 2))
     due = (log_p - log_p.logsumexp(0)).exp()
-    codes = drawn[:, 0, 1] @ torch.tensor([4.0, 2, 1], dtype=torch.float64)
+    codes = samples[:, 0, 1] @ torch.tensor([4.0, 2, 1], dtype=torch.float64)
     found = torch.bincount(codes.long(), minlength=8)
     assert ((found - n * due).square() / (n * due)).sum() < 7 + 5 * math.sqrt(14)
 
@@ -130,10 +130,10 @@ def test_upper_rows_of_every_colour_are_a_beginning_and_lower_ones_are_not():
     model, x = pixelcnn(RGB), torch.zeros(2, 3, 3, 4).double() + 7
     seen = torch.zeros(2, 3, 3, 4, dtype=torch.bool)
     seen[:, :, :2] = True
-    drawn = model.complete(Batch(x, observed=seen), generator=make_generator(0))
-    assert (drawn[:, :, :2] == 7).all()
-    assert (drawn[:, :, 2] != 7).any()
-    with pytest.raises(DataError, match="shows entry"):
+    samples = model.complete(Batch(x, observed=seen), generator=make_generator(0))
+    assert (samples[:, :, :2] == 7).all()
+    assert (samples[:, :, 2] != 7).any()
+    with pytest.raises(DataError, match=r"pixelcnn.*row 0\b.*\b8\b.*\b31\b"):
         model.complete(Batch(x, observed=~seen))
 
 
@@ -168,7 +168,7 @@ def test_begins_at_the_frequencies_of_each_entry():
     assert model.conditionals(Batch(x[:1]))[0, 2].item() == pytest.approx(-math.log(2), abs=0.05)
 
 
-def test_words_choose_the_network():
+def test_overrides_choose_the_network():
     config = PixelCNN.Config().override("net=plain", "net.width=8", "net.kernel=5")
     assert config.net == PlainPixelCNN.Config(width=8, kernel=5)
     assert PixelCNN.Config.from_dict(config.to_dict()) == config
@@ -176,7 +176,7 @@ def test_words_choose_the_network():
         config.override("net.kernel=4")
 
 
-def test_suits_are_buildable_for_every_kind():
+def test_defaults_are_buildable_for_every_kind():
     digits = Space(kind="levels", shape=(1, 8, 8), size=17, high=(16.0,))
     large = Space(kind="binary", shape=(1, 28, 28))
     for space in (BINARY, RGB, REAL, ROW, digits, large):

@@ -1,4 +1,4 @@
-"""vrnn and stcn: what is told of codes and steps is what the law says, and forecasts follow it."""
+"""vrnn and stcn: bounds, codes and steps agree with the exact model, and forecasts follow it."""
 
 import itertools
 import json
@@ -28,10 +28,10 @@ NAMES = ("latent.vrnn", "latent.stcn")
 both = pytest.mark.parametrize("name", NAMES)
 
 
-def built(name, space, *words, seed=0):
+def built(name, space, *settings, seed=0):
     """A small model in float64 whose weights are far from their symmetric start."""
     torch.manual_seed(seed)
-    model = registry.find(name).smallest_config(space).override(*words).build(space).double()
+    model = registry.find(name).smallest_config(space).override(*settings).build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.4 * torch.randn_like(parameter))
@@ -48,7 +48,7 @@ def bits(steps=4):
 
 
 @both
-def test_importance_samples_recover_a_law_that_sums_to_one(name):
+def test_importance_samples_recover_probabilities_that_sum_to_one(name):
     space, every = bits(3)
     model = built(name, space)
     for options in ("filter=true", "filter=false"):
@@ -62,7 +62,7 @@ def test_importance_samples_recover_a_law_that_sums_to_one(name):
 
 
 @both
-def test_samples_follow_the_law_that_is_scored(name):
+def test_samples_follow_the_distribution_that_is_scored(name):
     space, every = bits(3)
     model = built(name, space)
     p = model.likelihood(
@@ -75,8 +75,8 @@ def test_samples_follow_the_law_that_is_scored(name):
 
 
 @both
-def test_a_forecast_is_drawn_given_what_was_seen(name):
-    """P(last | first three) by the ratio of likelihoods, and by how often it is drawn."""
+def test_a_forecast_is_sampled_given_what_was_seen(name):
+    """P(last | first three) by the ratio of likelihoods, and by how often it is sampled."""
     space, every = bits()
     model = built(name, space, seed=3)
     log_p = model.likelihood(Batch(every), model.LikelihoodConfig().override("samples=2000")).value
@@ -108,7 +108,7 @@ def test_codes_are_carried_on_by_vrnn_alone():
 
 @both
 def test_rates_of_steps_add_up_to_the_divergence(name):
-    """X62 by draws: the mean of log q - log p over q is that of the sum of closed forms."""
+    """X62 by samples: the mean of log q - log p over q is that of the sum of closed forms."""
     space, batch = small_data.sequence("channels", 6)
     batch = replace(batch.double(), row=torch.arange(6))
     model = built(name, space)
@@ -163,15 +163,15 @@ def test_weighing_step_by_step_is_tighter_on_long_rows(name):
         for part in model.posteriors:
             part.net.out.bias += 0.5  # far enough from what it should be to matter
     one, whole, step = (
-        model.likelihood(Batch(x), model.LikelihoodConfig().override(*words)).value
-        for words in (["samples=1"], ["samples=16", "filter=false"], ["samples=16"])
+        model.likelihood(Batch(x), model.LikelihoodConfig().override(*settings)).value
+        for settings in (["samples=1"], ["samples=16", "filter=false"], ["samples=16"])
     )
     assert one.mean() < whole.mean() < step.mean()
     many = model.likelihood(Batch(x), model.LikelihoodConfig().override("samples=1000")).value
     assert (many - step).mean() < 0.2 * (step - whole).mean()
 
 
-def test_particles_are_drawn_by_their_shares():
+def test_particles_are_resampled_by_their_shares():
     share = torch.tensor([[0.5, 0.0], [0.25, 0.0], [0.25, 1.0], [0.0, 0.0]]).double()
     uniform = torch.tensor([0.3, 0.3]).double()
     chosen = systematic_resample(share, uniform, torch.tensor([False, False]))
@@ -183,7 +183,7 @@ def test_particles_are_drawn_by_their_shares():
     assert one[:, 0].tolist() == [1, 1, 1, 1]
 
 
-def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, capsys):
+def test_strokes_are_plotted_as_paths_and_forecast_by_a_named_method(tmp_path, capsys):
     run = monge.fit(
         "stcn",
         "strokes",
@@ -197,8 +197,8 @@ def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, cap
     )
     out = tmp_path / "strokes.png"
     assert attempt(["sample", str(run.folder), "-n", "5", "-o", str(out)]) == 0
-    with Image.open(out) as picture:
-        assert min(picture.size) > 100
+    with Image.open(out) as image:
+        assert min(image.size) > 100
     hidden = np.ones((32, 2), bool)
     hidden[:10] = False
     np.save(tmp_path / "later.npy", hidden)
@@ -263,7 +263,7 @@ def test_unused_codes_and_narrow_scales_are_found(name):
 @pytest.mark.slow
 @both
 def test_codes_hold_what_the_channels_of_a_step_share(name):
-    """A coin decides both channels, whose laws are independent given codes: log 2 nats a step."""
+    """A coin decides both channels, which are independent given codes: log 2 nats per step."""
     coin = torch.randint(0, 2, (1500, 2, 1), generator=make_generator(0)) * 2.0 - 1
     x = coin + 0.2 * torch.randn(1500, 2, 2, generator=make_generator(1))
     torch.manual_seed(0)
@@ -300,7 +300,7 @@ def test_what_cannot_be_is_refused():
     pairs, whole = replace(space, shape=(4, 2)), torch.zeros(1, 4, 2)
     half = torch.ones(1, 4, 2, dtype=torch.bool)
     half[:, 2:, 0] = False
-    with pytest.raises(DataError, match="row 0"):
+    with pytest.raises(DataError, match=r"vrnn.*row 0\b"):
         built("vrnn", pairs).complete(Batch(whole, observed=half))
 
 
@@ -337,9 +337,9 @@ def regressed(train, test, order):
 def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     view = data.open(name_of_data).view()
     owner, rows = registry.find(name), view.rows("train")
-    suit = owner.defaults(view.space)
+    defaults = owner.defaults(view.space)
     torch.manual_seed(0)
-    trainer = Trainer(suit.config.build(view.space), rows, suit.train, seed=0)
+    trainer = Trainer(defaults.config.build(view.space), rows, defaults.train, seed=0)
     for _ in range(300):
         trainer.train_step(1.0)
     model = trainer.model.eval()
