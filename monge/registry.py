@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .core.config import USER_MODULE
 from .core.errors import UsageError, nearest
-from .core.tags import USER_MODULE
 
 if TYPE_CHECKING:
     from .core.config import Config

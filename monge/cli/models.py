@@ -50,8 +50,7 @@ def listing(console: Console, entries: Sequence[registry.Entry]) -> str:
 
 def field_rows(config: Any, head: str, chosen: Any = None) -> Any:
     """Every field with its default (or its value in `chosen`) and help, nested included."""
-    from ..core import tags
-    from ..core.config import Config
+    from ..core.config import Config, name_of
     from ..core.config_help import choices_of, help_of
 
     helps, choices = help_of(config), choices_of(config)
@@ -59,7 +58,7 @@ def field_rows(config: Any, head: str, chosen: Any = None) -> Any:
         default = field.default_factory() if callable(field.default_factory) else field.default
         default = default if chosen is None else getattr(chosen, field.name)
         nested = isinstance(default, Config)
-        shown = tags.name_of(type(default)) if nested else default
+        shown = name_of(type(default)) if nested else default
         yield {
             "field": head + field.name,
             "default": shown,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .dataset import Dataset, Split, View
     from .loading import open
 
+
 __all__ = ["Dataset", "Split", "View", "names", "open"]
 MODULES = {
     "Dataset": ".dataset",

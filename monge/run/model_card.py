@@ -46,7 +46,7 @@ def card(
         ),
         findings=findings_text(findings),
         config=listed(about["config"]),
-        recipe=listed(about["train"]),
+        train_config=listed(about["train"]),
     )
 
 
@@ -103,5 +103,5 @@ Held out: {score}
 
 ## Training
 
-{recipe}
+{train_config}
 """

@@ -97,7 +97,7 @@ def start(
     network = build(setup.config, setup.view.space, seed, compute, helpers)
     # invalid settings are reported before there is a directory
     trainer = Trainer(
-        network, setup.view.training(), setup.recipe, seed, precision, compute.compiled
+        network, setup.view.training(), setup.train_config, seed, precision, compute.compiled
     )
     if budget is not None:
         Budget.check(budget, trainer.epoch_steps)
@@ -173,7 +173,7 @@ class Run(SavedRun):
         self.opened = self.opened or self.open_view()
         model = self.build() if timed or self.trainer is None else self.trainer.model
         rows, seed = self.opened.training(), self.metadata["seed"]
-        return estimate(model, rows, self.recipe, seed, self.precision, timed)
+        return estimate(model, rows, self.train_config, seed, self.precision, timed)
 
     @property
     def precision(self) -> str:
@@ -197,7 +197,7 @@ class Run(SavedRun):
                 self.log,
                 self.build,
                 view,
-                self.recipe,
+                self.train_config,
                 self.metadata["seed"],
                 self.precision,
                 self.compute.compiled,

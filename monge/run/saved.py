@@ -99,7 +99,7 @@ class SavedRun:
             return Space.from_dict(self.metadata["space"])
 
     @cached_property
-    def recipe(self) -> TrainConfig:
+    def train_config(self) -> TrainConfig:
         with naming_file(self.folder / "run.json"):
             return TrainConfig.from_dict(self.metadata["train"])
 

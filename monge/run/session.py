@@ -16,10 +16,9 @@ from ..evaluate.likelihood import HeldOutScorer
 from ..train import checkpoint
 from ..train.budget import Budget
 from ..train.cost_estimate import FirstRows
-from ..train.ema import EMA
 from ..train.log import Log
 from ..train.loop import Progress, evaluate_ema, fit
-from ..train.trainer import Refit, Trainer
+from ..train.trainer import EMA, Refit, Trainer
 
 TIMED_EVAL_ROWS = 256
 """Held-out rows that are scored to estimate the time of a full evaluation."""
@@ -43,14 +42,14 @@ class TrainingSession:
         log: Log,
         build: Callable[[], Model],
         view: View,
-        recipe: TrainConfig,
+        train_config: TrainConfig,
         seed: int,
         precision: str,
         compiled: bool = False,
         trainer: Trainer | None = None,
     ) -> None:
         self.folder, self.log, self.build, self.view = folder, log, build, view
-        self.recipe, self.seed = recipe, seed
+        self.train_config, self.seed = train_config, seed
         self.precision, self.compiled = precision, compiled
         last = folder / "last.safetensors"
         saved = checkpoint.load(last) if last.exists() else None
@@ -65,7 +64,7 @@ class TrainingSession:
         """A trainer with initial weights on the rows of the fit, or of the refit."""
         rows = self.view.training("train+valid" if again else "train")
         seed = derive_seed(self.seed, "refit") if again else self.seed
-        return Trainer(self.build(), rows, self.recipe, seed, self.precision, self.compiled)
+        return Trainer(self.build(), rows, self.train_config, seed, self.precision, self.compiled)
 
     @property
     def scorer(self) -> HeldOutScorer:
@@ -85,11 +84,13 @@ class TrainingSession:
                     estimate_eval_seconds=self.estimate_eval_seconds,
                 )
             )
-            ended = first.evals_without_improvement >= self.recipe.patience or first.converged
-            if self.recipe.refit == "none" or not (ended and first.best_weights):
+            ended = (
+                first.evals_without_improvement >= self.train_config.patience or first.converged
+            )
+            if self.train_config.refit == "none" or not (ended and first.best_weights):
                 return
             self.trainer = self.start_refit(first)
-        scorer = self.scorer if self.recipe.refit == "continue" else None
+        scorer = self.scorer if self.train_config.refit == "continue" else None
         yield from self.run_loop(
             fit(
                 self.trainer,
@@ -121,11 +122,11 @@ class TrainingSession:
             best,
             first.best_weights,
         )
-        if self.recipe.refit == "same":
+        if self.train_config.refit == "same":
             trainer.refit = Refit(first.step, best)
             return trainer
         trainer.model.load_state_dict(first.best_weights)
-        trainer.ema = EMA(trainer.model, self.recipe.ema_decay)
+        trainer.ema = EMA(trainer.model, self.train_config.ema_decay)
         goal = evaluate_ema(trainer, HeldOutScorer(trainer.model, self.view.rows("train"))).value
         trainer.refit = Refit(first.step - best, 2 * best, goal)
         return trainer
@@ -184,7 +185,7 @@ class TrainingSession:
             "stopped": stopped,
             "held_out": None if score is None else score.to_dict(),
         }
-        if self.recipe.refit != "none":
+        if self.train_config.refit != "none":
             about["refit"] = self.refit_status()
         checkpoint.save(self.folder / "best.safetensors", weights, about)
 
@@ -192,10 +193,16 @@ class TrainingSession:
         """Progress of the refit: steps done, steps in all, rows."""
         refit, first = self.trainer.refit, self.trainer.best_step
         if refit is None:
-            return {"way": self.recipe.refit, "done": False, "steps": 0, "of": None, "rows": 0}
-        started = first if self.recipe.refit == "continue" else 0
+            return {
+                "way": self.train_config.refit,
+                "done": False,
+                "steps": 0,
+                "of": None,
+                "rows": 0,
+            }
+        started = first if self.train_config.refit == "continue" else 0
         return {
-            "way": self.recipe.refit,
+            "way": self.train_config.refit,
             "done": self.trainer.refit_done,
             "steps": self.trainer.age - started,
             "of": refit.until - started,

@@ -33,7 +33,7 @@ class RunSetup:
     title: str  # default name of the directory
     view: View
     config: Config
-    recipe: TrainConfig
+    train_config: TrainConfig
     metadata: dict[str, Any]  # the part that run.json stores
 
 
@@ -71,9 +71,9 @@ def resolve_setup(
         source, view = opened, opened.view(event, given, target)
     proposed = inherited(defaults.config, overrides.model) if isinstance(model, str) else model
     proposed, settings = preset(short, model_class, view.space, proposed, overrides.model)
-    config, recipe = as_ensemble(
-        proposed.override(*settings), defaults.train.override(*overrides.train), ensemble, bag
-    )
+    config, train_config = proposed.override(*settings), defaults.train.override(*overrides.train)
+    if ensemble or bag:
+        config, train_config = as_ensemble(config, train_config, ensemble, bag)
     origin = {
         "what": str(what) if isinstance(what, str | Path) else None,
         "name": source.name,
@@ -83,7 +83,7 @@ def resolve_setup(
     metadata = {
         "model": name if name.endswith(".py") else entry.name,
         "config": config.to_dict(),
-        "train": recipe.to_dict(),
+        "train": train_config.to_dict(),
         "space": view.space.to_dict(),
         "data": origin,
         "event": event,
@@ -91,7 +91,7 @@ def resolve_setup(
         "target": list(view.selection.event) if target else None,
         "ensemble": ensemble,
     }
-    return RunSetup(f"{short}-{source.name}", view, config, recipe, metadata)
+    return RunSetup(f"{short}-{source.name}", view, config, train_config, metadata)
 
 
 def inherited(config: Config, settings: Sequence[str]) -> Config:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +107,11 @@ def about(path: Path) -> dict[str, Any]:
             f"{path} is damaged or not a Monge checkpoint ({error}); restore it from a copy, or "
             "fit again"
         ) from error
+
+
+def check_same_names(what: str, found: Collection[str], expected: Collection[str]) -> None:
+    """Raise ValueError unless the names found are those expected."""
+    if missing := sorted({*expected} - {*found}):
+        raise ValueError(f"{what}: {missing[0]} is missing")
+    if others := sorted({*found} - {*expected}):
+        raise ValueError(f"{what}: {others[0]} is not expected")

@@ -33,9 +33,8 @@ from ..core.model import Model, Update
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource
 from .budget import Budget
-from .ema import EMA
 from .optimiser import steps_per_epoch, trainable_updates
-from .trainer import Trainer
+from .trainer import EMA, Trainer
 
 MAX_TRIAL_ROWS = 1024
 """Rows used by timed steps, or the batch size if that is larger."""

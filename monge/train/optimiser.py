@@ -25,7 +25,7 @@ from torch.optim import LBFGS, Optimizer
 from ..core.errors import UsageError, nearest
 from ..core.model import Model, Update
 from ..core.train_config import OptimiserConfig, TrainConfig
-from .ema import check_same_names
+from .checkpoint import check_same_names
 from .regularisation import real_scale
 
 

@@ -1,4 +1,6 @@
-"""The trainer: optimiser steps of a model, evaluation bookkeeping and checkpoint state.
+"""Exponential moving average (EMA) of the weights, used for evaluation and sampling.
+
+The trainer: optimiser steps of a model, evaluation bookkeeping and checkpoint state.
 
 Step k is a pure function of (seed, k, the state before k): torch is seeded before every update and
 the rows of a batch come from the permutation of their epoch. No random state is stored, and a run
@@ -8,12 +10,14 @@ that was interrupted and resumed equals one that was not, bit for bit.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import LBFGS
 
 from ..core.batch import Batch
@@ -23,7 +27,7 @@ from ..core.model import Losses, Model, Update
 from ..core.rng import derive_seed, make_generator, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource, bucketed
-from .ema import EMA, check_same_names
+from .checkpoint import check_same_names
 from .log import mean_values
 from .optimiser import (
     check_slots,
@@ -38,6 +42,62 @@ from .optimiser import (
     unpack,
 )
 from .regularisation import input_noise, l1_prox, weight_noise
+
+
+class EMA:
+    """a <- d a + (1 - d) w at each step, for weights w and their average a.
+
+    d = min(decay, (1 + k) / (10 + k)) at step k, so that the initial weights are soon forgotten.
+    The average covers trainable parameters and the running statistics of batch norm; other buffers
+    are those of the live model. With decay 0 there is no average.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.live = {**trainable, **batch_norm_statistics(model)} if decay else {}
+        self.weights = {name: p.detach().clone() for name, p in self.live.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        if self.weights:
+            decay = min(self.decay, (1 + step) / (10 + step))
+            torch._foreach_lerp_(list(self.weights.values()), list(self.live.values()), 1 - decay)
+
+    def restore(self, weights: dict[str, Tensor]) -> None:
+        """Load a saved average."""
+        check_same_names("EMA", weights, self.weights)
+        self.weights = {name: weights[name] for name in self.weights}
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Use the averaged weights in the model inside the block."""
+        saved = {name: p.detach().clone() for name, p in self.live.items()}
+        self.put(self.weights)
+        try:
+            yield
+        finally:
+            self.put(saved)
+
+    @torch.no_grad()
+    def put(self, weights: dict[str, Tensor]) -> None:
+        """Copy these weights into the live model."""
+        for name, p in self.live.items():
+            p.copy_(weights[name])
+
+
+def batch_norm_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Running means and variances of every batch norm, by name."""
+    norms = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm)
+    ]
+    return {
+        f"{name}.{key}" if name else key: value
+        for name, module in norms
+        for key, value in module.named_buffers(recurse=False)
+        if value.is_floating_point()
+    }
+
 
 MAX_INIT_ROWS = 10_000
 """Largest number of training rows, evenly spaced, used for data-dependent initialisation."""

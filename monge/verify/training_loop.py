@@ -66,10 +66,10 @@ class Points:
         return self.batch(torch.arange(ROWS))
 
 
-def play(recipe: TrainConfig) -> tuple[Trainer, list[Progress]]:
+def play(train_config: TrainConfig) -> tuple[Trainer, list[Progress]]:
     """Fit the line with a validation loss on other rows, until early stopping."""
     trainer = Trainer(
-        LineModel(LineModel.Config(), Space(kind="real", shape=(2,))), Points(), recipe
+        LineModel(LineModel.Config(), Space(kind="real", shape=(2,))), Points(), train_config
     )
     others = Batch(Points().x[:8])
 

@@ -34,11 +34,13 @@ def classes(n=400):
     )
 
 
-def trained(config, space, batch, steps=30, recipe=None, double=True, seed=1):
+def trained(config, space, batch, steps=30, train_config=None, double=True, seed=1):
     torch.manual_seed(0)
     model = config.build(space).double() if double else config.build(space)
     rows = small_data.Rows(batch.double() if double else batch)
-    trainer = Trainer(model, rows, recipe or TrainConfig(batch_size=64, lr=3e-3, warmup=0), seed)
+    trainer = Trainer(
+        model, rows, train_config or TrainConfig(batch_size=64, lr=3e-3, warmup=0), seed
+    )
     for _ in range(steps):
         trainer.train_step(1.0)
     return trainer
@@ -48,6 +50,8 @@ def mixture(name, kind, members=3, steps=15, **fields):
     owner = registry.find(name)
     space, batch = small_data.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=members, **fields)
-    recipe = config.train_config(replace(owner.defaults(space).train, batch_size=64, warmup=0))
-    trainer = trained(config, space, batch[:600], steps, recipe)
+    train_config = config.train_config(
+        replace(owner.defaults(space).train, batch_size=64, warmup=0)
+    )
+    trainer = trained(config, space, batch[:600], steps, train_config)
     return trainer.model.eval(), small_data.Rows(batch.double())

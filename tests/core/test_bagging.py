@@ -74,8 +74,8 @@ def test_out_of_bag_error_is_higher_than_the_error_on_rows_that_were_seen():
     config = Ensemble.Config(
         member=registry.find("predict.mlp").smallest_config(space), members=4, bag=True
     )
-    recipe = TrainConfig(batch_size=200, lr=2e-2, warmup=0)
-    model = trained(config, space, batch, 150, recipe).model.eval()
+    train_config = TrainConfig(batch_size=200, lr=2e-2, warmup=0)
+    model = trained(config, space, batch, 150, train_config).model.eval()
     rows = small_data.Rows(batch.double())
     measured = out_of_bag(model, chunks(rows))
     own = (model.mean(rows.all.given) - rows.all.x).square().mean().sqrt().item()

@@ -49,8 +49,8 @@ recipes = st.builds(
 
 
 @given(recipes)
-def test_survives_json(recipe):
-    assert TrainConfig.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+def test_survives_json(train_config):
+    assert TrainConfig.from_dict(json.loads(json.dumps(train_config.to_dict()))) == train_config
 
 
 @given(
@@ -118,9 +118,9 @@ def test_wrong_overrides_are_refused(text, values):
 
 
 def test_an_update_gets_settings_of_its_own():
-    recipe = TrainConfig(momentum=0.5).override("updates.critic.lr=2e-4", "lr=1e-3")
-    assert recipe.optimiser_config("critic") == OptimiserConfig(lr=2e-4, momentum=0.5)
-    assert recipe.optimiser_config("other").lr == 1e-3
+    train_config = TrainConfig(momentum=0.5).override("updates.critic.lr=2e-4", "lr=1e-3")
+    assert train_config.optimiser_config("critic") == OptimiserConfig(lr=2e-4, momentum=0.5)
+    assert train_config.optimiser_config("other").lr == 1e-3
 
 
 def test_whole_floats_are_whole_numbers():

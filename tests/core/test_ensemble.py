@@ -153,10 +153,10 @@ def test_updates_are_the_members_own():
     names = [update.name for update in model.updates()]
     assert names[:2] == ["member1/critic", "member1/generator"]
     assert len(names) == 2 * len(model.members[0].updates())
-    recipe = TrainConfig(
+    train_config = TrainConfig(
         updates={"critic": OptimiserConfig(lr=0.5)}, freeze=("trunk",), lr_multipliers={"out": 0.1}
     )
-    spread = model.config.train_config(recipe)
+    spread = model.config.train_config(train_config)
     assert spread.optimiser_config("member2/critic").lr == 0.5
     assert spread.freeze == ("members.0.trunk", "members.1.trunk")
     assert set(spread.lr_multipliers) == {"members.0.out", "members.1.out"}
@@ -198,8 +198,8 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world):
 def test_interrupted_and_resumed_equals_uninterrupted(name, kind, tmp_path):
     owner, (space, batch) = registry.find(name), small_data.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=2, bag=True)
-    recipe = config.train_config(owner.defaults(space).train)
-    assert_unbroken(lambda: trained(config, space, batch, 0, recipe, False), tmp_path)
+    train_config = config.train_config(owner.defaults(space).train)
+    assert_unbroken(lambda: trained(config, space, batch, 0, train_config, False), tmp_path)
 
 
 def test_patience_watches_the_mixture():

@@ -29,7 +29,7 @@ def test_members_as_one_network_equal_members_one_by_one(apart, world, bag):
         apart(stacked)
         config = Ensemble.Config(member=member, members=3, bag=bag)
         trainer = trained(
-            config, space, batch, recipe=TrainConfig(batch_size=64, weight_decay=0.1)
+            config, space, batch, train_config=TrainConfig(batch_size=64, weight_decay=0.1)
         )
         assert len(trainer.updates) == (1 if stacked else 3)
         states.append(trainer.model.state_dict())

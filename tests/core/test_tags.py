@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import monge
 from monge import registry
-from monge.core import tags
+from monge.core import config as tags
 from monge.core.config import Config, Configured, RunRef, hints
 from monge.core.ensemble import Ensemble
 from monge.core.errors import UsageError

@@ -99,8 +99,8 @@ def test_other_conditions_are_read_beside_the_image(name):
 def test_it_learns_to_classify_images(name):
     space, batch = small_data.conditioned(*small_data.make("label"), "picture")
     model, owner = built(name, space), registry.find(name)
-    recipe = replace(owner.defaults(space).train, max_steps=60, warmup=10)
-    trainer = Trainer(model, small_data.Rows(batch), recipe)
+    train_config = replace(owner.defaults(space).train, max_steps=60, warmup=10)
+    trainer = Trainer(model, small_data.Rows(batch), train_config)
     for _ in range(60):
         trainer.train_step(1.0)
     model.eval()

@@ -306,8 +306,8 @@ def test_a_short_fit_nears_a_known_distribution():
     x = torch.randn(2000, 2, generator=g) @ torch.linalg.cholesky(COVARIANCE).T.float()
     space = small_data.fitted(REAL, x)
     model = build(space, "net.width=64").float()
-    recipe = replace(DDPM.defaults(space).train, batch_size=256)
-    trainer = Trainer(model, small_data.Rows(Batch(x)), recipe, seed=0)
+    train_config = replace(DDPM.defaults(space).train, batch_size=256)
+    trainer = Trainer(model, small_data.Rows(Batch(x)), train_config, seed=0)
     for _ in fit(trainer, Budget(steps=250)):
         pass
     trainer.ema.put(trainer.ema.weights)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import small_data
 import torch
-from monge.evaluate.held_out import HeldOutScorer
 from torch import Tensor
 from training import assert_unbroken
 
@@ -18,6 +17,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.evaluate.likelihood import HeldOutScorer
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.models.sequence.transformer import Transformer
 from monge.nn.attention.transformer import CausalTransformer
@@ -167,13 +167,15 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
     space, batch = small_data.sentences()
     rows, valid = small_data.Rows(batch[:500]), small_data.Rows(batch[500:])
     owner = type(CONFIGS[name].build(space))
-    recipe = replace(
+    train_config = replace(
         owner.defaults(space).train, batch_size=32, warmup=10, lr=1e-2, schedule="constant"
     )
 
     def trainer() -> Trainer:
         torch.manual_seed(0)
-        return Trainer(replace(CONFIGS[name], scheduled=0.2).build(space), rows, recipe, seed=1)
+        return Trainer(
+            replace(CONFIGS[name], scheduled=0.2).build(space), rows, train_config, seed=1
+        )
 
     whole = assert_unbroken(trainer, tmp_path)
     scorer = HeldOutScorer(whole.model, valid)

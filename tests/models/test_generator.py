@@ -122,12 +122,12 @@ def test_a_short_fit_finds_two_clusters():
         def batch(self, index: Tensor, train: bool = False) -> Batch:
             return Batch(x[index], row=index)
 
-    config, recipe = (
+    config, train_config = (
         SinkhornGenerator.defaults(space).config,
         SinkhornGenerator.defaults(space).train,
     )
     trainer = Trainer(
-        config.build(space), Rows(), replace(recipe, batch_size=128, warmup=10), seed=0
+        config.build(space), Rows(), replace(train_config, batch_size=128, warmup=10), seed=0
     )
     before = sliced(
         trainer.model.sample(600, generator=make_generator(0)), x, generator=make_generator(1)

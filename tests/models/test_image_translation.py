@@ -42,8 +42,10 @@ def built(owner, **settings: object):
 
 
 def trainer(owner, **settings: object) -> Trainer:
-    recipe = replace(owner.defaults(SPACE).train, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0)
-    return Trainer(built(owner, **settings), small_data.Rows(pairs()), recipe, seed=1)
+    train_config = replace(
+        owner.defaults(SPACE).train, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0
+    )
+    return Trainer(built(owner, **settings), small_data.Rows(pairs()), train_config, seed=1)
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])

@@ -5,13 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from monge.models.sequence._ar_fit import join_windows, log_likelihood, maximum_likelihood, select
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.sequence.linear_ar import LinearAR
+from monge.models.sequence.linear_ar import (
+    LinearAR,
+    join_windows,
+    log_likelihood,
+    maximum_likelihood,
+    select,
+)
 from monge.prob.linear_ar import autocovariance, step_up
 from monge.run import run
 

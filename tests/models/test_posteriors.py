@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from monge.models.latent._prior import MixturePrior
 from small_data import make
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -23,7 +22,7 @@ from monge.models.latent._posterior import (
     IAFPosterior,
     Posterior,
 )
-from monge.models.latent.vae import VAE
+from monge.models.latent.vae import VAE, MixturePrior
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.distributions import GaussianMixture
 

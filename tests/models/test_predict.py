@@ -64,8 +64,8 @@ def stirred(config, space, batch):
     return model.eval()
 
 
-def trained(model, batch, recipe, steps):
-    trainer = Trainer(model.double(), small_data.Rows(batch), recipe)
+def trained(model, batch, train_config, steps):
+    trainer = Trainer(model.double(), small_data.Rows(batch), train_config)
     for _ in fit(trainer, Budget(steps=steps), None):
         pass
     return model.eval()
@@ -96,8 +96,8 @@ def test_a_mixture_has_a_mode_where_its_mean_has_nothing():
         x, 5 * side + 0.1 * torch.randn(400, generator=make_generator(2)), "real"
     )
     config = MLPPredictor.Config(net=NET, spread="mixture", components=2)
-    recipe = small_data.replace(MLPPredictor.defaults(space).train, lr=2e-2, ema_decay=0.0)
-    model = trained(config.build(space), batch, recipe, 120)
+    train_config = small_data.replace(MLPPredictor.defaults(space).train, lr=2e-2, ema_decay=0.0)
+    model = trained(config.build(space), batch, train_config, 120)
     few = {"x": batch.given["x"][:20]}
     assert (model.mode(few) - 5).abs().max() < 0.5
     assert (model.mean(few) - 2).abs().max() < 1.5

@@ -33,8 +33,8 @@ def test_it_finds_an_echo_within_its_reach(net):
     space = Space(kind="binary", shape=(24,), size=2, varies=True, mean=(0.5,), scale=(0.5,))
     torch.manual_seed(0)
     model = WaveNet.Config(net=net, window=0).build(space)
-    recipe = WaveNet.defaults(space).train.override("lr=1e-2", "batch_size=64", "warmup=0")
-    trainer = Trainer(model, small_data.Rows(Batch(x[:600], length=length[:600])), recipe)
+    train_config = WaveNet.defaults(space).train.override("lr=1e-2", "batch_size=64", "warmup=0")
+    trainer = Trainer(model, small_data.Rows(Batch(x[:600], length=length[:600])), train_config)
     for _ in range(60):
         trainer.train_step(1.0)
     with torch.no_grad():

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import monge
-from monge.core import tags
+from monge.core import config
 from monge.run import storage
 from monge.train.device import ComputeConfig
 
@@ -56,7 +56,8 @@ def make(folder: Path) -> None:
     content = {
         "expected.json": [round(float(score), 6) for score in scores],
         "tags.json": {
-            tag: [field.name for field in fields(tags.find(tag))] for tag in sorted(tags.modules())
+            tag: [field.name for field in fields(config.find(tag))]
+            for tag in sorted(config.modules())
         },
     }
     for name, entry in content.items():
@@ -74,7 +75,7 @@ def test_a_saved_run_still_samples_and_scores(where, tmp_path):
     assert list(run.sample(3).columns) == ["x", "y", "kind", "flag"]
     expected = json.loads((where / "expected.json").read_text())
     assert torch.as_tensor(run.score(rows(5)).value).tolist() == pytest.approx(expected, abs=1e-4)
-    assert run.recipe.to_dict()
+    assert run.train_config.to_dict()
     assert run.result["step"] > 0
 
 
@@ -82,9 +83,9 @@ def test_a_saved_run_still_samples_and_scores(where, tmp_path):
 def test_every_tag_still_has_its_fields(where):
     """A tag or a field that is gone, or a new field without a default, makes runs unreadable."""
     known = json.loads((where / "tags.json").read_text())
-    assert not set(known) - set(tags.modules())
+    assert not set(known) - set(config.modules())
     for tag, names in known.items():
-        now = {field.name: field for field in fields(tags.find(tag))}
+        now = {field.name: field for field in fields(config.find(tag))}
         assert set(names) <= set(now), tag
         assert all(
             field.default is not MISSING or field.default_factory is not MISSING

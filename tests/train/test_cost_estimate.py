@@ -39,15 +39,15 @@ class Line(Model):
         return cls.Config()
 
 
-def subject(recipe, **options):
+def subject(train_config, **options):
     space, batch = small_data.make("real")
-    return Line(space, **options), small_data.Rows(batch), recipe
+    return Line(space, **options), small_data.Rows(batch), train_config
 
 
 def test_the_cost_counts_parameters_steps_and_bytes():
-    model, rows, recipe = subject(TrainConfig(batch_size=100, ema_decay=0.9))
+    model, rows, train_config = subject(TrainConfig(batch_size=100, ema_decay=0.9))
     count = 256 * model.space.dims
-    cost = estimate(model, rows, recipe)
+    cost = estimate(model, rows, train_config)
     assert (cost.parameters, cost.epoch_steps) == (count, len(rows) // 100)
     # the weights, their average and two moments of Adam, in float32
     assert 4 * 4 * count <= cost.weights <= 4 * 4 * count + 1024
@@ -58,11 +58,11 @@ def test_the_cost_counts_parameters_steps_and_bytes():
 
 def test_without_timing_nothing_is_computed():
     """Memory is that of the shapes: a product that is never computed cannot be too large."""
-    model, rows, recipe = subject(TrainConfig(batch_size=1000))
+    model, rows, train_config = subject(TrainConfig(batch_size=1000))
     model.loss = lambda batch: {
         "large": (model.net(batch.x) @ batch.x.new_empty(256, 10**9)).sum(1)
     }
-    cost = estimate(model, rows, recipe, timed=False)
+    cost = estimate(model, rows, train_config, timed=False)
     assert (cost.seconds_per_step, cost.epoch, cost.parameters) == (
         None,
         None,
@@ -76,34 +76,36 @@ def test_without_timing_nothing_is_computed():
 
 
 def test_shapes_and_measurement_agree_on_memory():
-    model, rows, recipe = subject(TrainConfig(batch_size=100))
-    measured = trial(model, rows, recipe, 0, "fp32")[1]
-    assert estimate(model, rows, recipe, timed=False).working == pytest.approx(measured, rel=0.1)
+    model, rows, train_config = subject(TrainConfig(batch_size=100))
+    measured = trial(model, rows, train_config, 0, "fp32")[1]
+    assert estimate(model, rows, train_config, timed=False).working == pytest.approx(
+        measured, rel=0.1
+    )
 
 
 def test_a_loss_that_reads_values_has_unknown_memory_unless_timed():
-    model, rows, recipe = subject(TrainConfig(batch_size=100))
+    model, rows, train_config = subject(TrainConfig(batch_size=100))
     plain = model.loss
     model.loss = lambda batch: plain(batch) if float(batch.x.sum()) else {}
-    assert estimate(model, rows, recipe, timed=False).memory is None
-    assert estimate(model, rows, recipe).memory > 0
+    assert estimate(model, rows, train_config, timed=False).memory is None
+    assert estimate(model, rows, train_config).memory > 0
 
 
 def test_the_estimate_leaves_no_trace():
     """The generator stands where it stood, and rates of 0 move nothing."""
-    model, rows, recipe = subject(TrainConfig(batch_size=100))
+    model, rows, train_config = subject(TrainConfig(batch_size=100))
     before, state = model.net.weight.detach().clone(), torch.get_rng_state()
-    estimate(model, rows, recipe)
+    estimate(model, rows, train_config)
     assert torch.equal(model.net.weight, before)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_full_batch_updates_are_tried_on_few_rows(monkeypatch):
     monkeypatch.setattr("monge.train.cost_estimate.MAX_TRIAL_ROWS", 50)
-    model, rows, recipe = subject(TrainConfig(batch_size=10), whole=True)
+    model, rows, train_config = subject(TrainConfig(batch_size=10), whole=True)
     seen = []
     model.loss = lambda batch, plain=model.loss: seen.append(len(batch)) or plain(batch)
-    cost = estimate(model, rows, recipe)
+    cost = estimate(model, rows, train_config)
     # shapes of all rows, and timed on some and on a quarter of them to see how the time grows
     assert set(seen) == {1000, 50, 12}
     assert cost.epoch_steps == 1
@@ -164,8 +166,8 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, eval_seconds):
     """Steps of one second and scores of `look`: in all no more than 10 % beside 60 s."""
     clock = Hours()
     monkeypatch.setattr(loop, "time", clock)
-    model, rows, recipe = subject(TrainConfig(batch_size=100, eval_every=check, patience=0))
-    trainer = Trainer(model, rows, recipe)
+    model, rows, train_config = subject(TrainConfig(batch_size=100, eval_every=check, patience=0))
+    trainer = Trainer(model, rows, train_config)
     plain = trainer.train_step
 
     def advance(scale):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from monge.train.ema import EMA
+from monge.train.trainer import EMA
 
 
 def net() -> nn.Sequential:

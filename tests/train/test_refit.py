@@ -81,10 +81,13 @@ def test_same_equals_a_plain_fit_of_all_those_rows(binary):
     steps = run.result["refit"]["steps"]
     plain = start("made", binary, *QUICK)
     trainer = Trainer(
-        plain.build(), plain.opened.rows("train+valid"), plain.recipe, derive_seed(0, "refit")
+        plain.build(),
+        plain.opened.rows("train+valid"),
+        plain.train_config,
+        derive_seed(0, "refit"),
     )
     for step in range(steps):
-        trainer.train_step(lr_factor(plain.recipe, step, 1.0))
+        trainer.train_step(lr_factor(plain.train_config, step, 1.0))
     assert equal(tensors(run, "best"), trainer.weights())
 
 

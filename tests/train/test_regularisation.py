@@ -193,15 +193,15 @@ def test_rates_by_layer_multiply_the_rate_and_the_longest_name_wins():
 
 
 def test_overrides_reach_every_setting():
-    recipe = TrainConfig().override(
+    train_config = TrainConfig().override(
         "freeze=trunk,head.bias",
         "lr_multipliers.trunk=0.1",
         "lr_multipliers.head.bias=2",
         "l1=1e-3",
     )
-    assert recipe.freeze == ("trunk", "head.bias")
-    assert recipe.lr_multipliers == {"trunk": 0.1, "head.bias": 2.0}
-    assert TrainConfig.from_dict(recipe.to_dict()) == recipe
+    assert train_config.freeze == ("trunk", "head.bias")
+    assert train_config.lr_multipliers == {"trunk": 0.1, "head.bias": 2.0}
+    assert TrainConfig.from_dict(train_config.to_dict()) == train_config
     with pytest.raises(UsageError, match=r"lr_multipliers\.trunk=0\.0"):
         TrainConfig().override("lr_multipliers.trunk=0")
 
@@ -250,8 +250,8 @@ class Bowl(Line):
 
 def test_lbfgs_reads_all_rows_and_finds_the_end_of_a_bowl():
     space, batch = small_data.make("real")
-    recipe = TrainConfig(optimiser="lbfgs", weight_decay=0.5)
-    subject = Trainer(Bowl(space).double(), small_data.Rows(batch), recipe)
+    train_config = TrainConfig(optimiser="lbfgs", weight_decay=0.5)
+    subject = Trainer(Bowl(space).double(), small_data.Rows(batch), train_config)
     *_, last = fit(subject, Budget(steps=500))
     assert last.stopped == "complete"  # it knows its end
     assert last.step < 60

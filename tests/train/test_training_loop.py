@@ -13,10 +13,9 @@ from monge.core.metric import Metric
 from monge.core.model import Model, Update
 from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.train.budget import Budget
-from monge.train.ema import EMA
 from monge.train.loop import fit
 from monge.train.optimiser import lr_factor
-from monge.train.trainer import Trainer
+from monge.train.trainer import EMA, Trainer
 
 
 class TwoPlayerModel(Model):
@@ -54,12 +53,12 @@ class TwoPlayerModel(Model):
         return cls.Config()
 
 
-def trainer(recipe=None, **settings):
+def trainer(train_config=None, **settings):
     space, batch = small_data.make("real")
     return Trainer(
         TwoPlayerModel(space, **settings),
         small_data.Rows(batch),
-        recipe or TrainConfig(batch_size=100),
+        train_config or TrainConfig(batch_size=100),
     )
 
 
@@ -109,10 +108,10 @@ def test_every_optimiser_finds_the_mean(name):
 
 
 def test_an_update_may_have_its_own_settings():
-    recipe = TrainConfig(
+    train_config = TrainConfig(
         batch_size=100, warmup=0, updates={"flee": OptimiserConfig(optimiser="sgd", lr=1e-9)}
     )
-    subject = trainer(recipe)
+    subject = trainer(train_config)
     played(subject, "20steps")
     assert abs(subject.model.b.item()) < 1e-6 < abs(subject.model.a.item())
 
@@ -126,8 +125,8 @@ def test_an_unknown_update_is_named():
 
 
 def test_clipping_bounds_the_step():
-    recipe = TrainConfig(batch_size=100, optimiser="sgd", lr=1.0, warmup=0, grad_clip=0.01)
-    subject = trainer(recipe)
+    train_config = TrainConfig(batch_size=100, optimiser="sgd", lr=1.0, warmup=0, grad_clip=0.01)
+    subject = trainer(train_config)
     played(subject, "1steps")
     assert abs(subject.model.a.item()) == pytest.approx(0.01, rel=1e-3)
 
@@ -234,8 +233,13 @@ def test_more_is_on_top_and_a_plain_budget_is_the_total():
 
 
 def test_the_rate_rises_then_stays_or_falls():
-    recipe = TrainConfig(warmup=10)
-    assert [lr_factor(recipe, step, math.inf) for step in (0, 4, 9, 50)] == [0.1, 0.5, 1.0, 1.0]
+    train_config = TrainConfig(warmup=10)
+    assert [lr_factor(train_config, step, math.inf) for step in (0, 4, 9, 50)] == [
+        0.1,
+        0.5,
+        1.0,
+        1.0,
+    ]
     falling = TrainConfig(warmup=0, schedule="cosine")
     assert lr_factor(falling, 50, 100) == pytest.approx(0.5)
     assert lr_factor(falling, 200, 100) == pytest.approx(0.0)

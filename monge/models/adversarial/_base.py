@@ -19,13 +19,7 @@ from ...core.model import Losses, Update
 from ...core.space import Space
 from .._generator import GeneratorModel
 from ._lipschitz import gradient_norms
-from ._losses import (
-    Logarithmic,
-    divergence_bound,
-    generator_terms,
-    log_ratio,
-    value,
-)
+from ._losses import Logarithmic, divergence_bound, generator_terms, log_ratio, value
 
 MONITOR_EVERY = 50
 """Steps between two logs of the monitored quantities."""

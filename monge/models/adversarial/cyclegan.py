@@ -169,10 +169,10 @@ class CycleGAN(Model, CanSample):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=3e-4, betas=(0.5, 0.999), batch_size=16, ema_decay=0.999, eval_every=250, patience=0
         )
-        return Defaults(cls.Config(net=unet_config(space, 32)), recipe)
+        return Defaults(cls.Config(net=unet_config(space, 32)), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

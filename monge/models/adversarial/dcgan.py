@@ -111,10 +111,10 @@ class DCGAN(AdversarialModel):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: evaluate rarely, without early stopping.
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=2e-4, betas=(0.5, 0.999), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
         )
-        return Defaults(cls.Config(), recipe)
+        return Defaults(cls.Config(), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

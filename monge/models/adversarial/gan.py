@@ -87,7 +87,7 @@ class GAN(AdversarialModel, MLPGeneratorModel):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: evaluate rarely, without early stopping.
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=5e-4, betas=(0.5, 0.99), batch_size=256, ema_decay=0.999, eval_every=500, patience=0
         )
         if space.dims <= 32:
@@ -97,10 +97,11 @@ class GAN(AdversarialModel, MLPGeneratorModel):
             config = cls.Config(
                 latent=max(space.dims, 2), generator=net, discriminator=rival, penalty=0.1
             )
-            return Defaults(config, replace(recipe, lr=1e-3))
+            return Defaults(config, replace(train_config, lr=1e-3))
         rival = MLP.Config(width=256, depth=3, activation="leaky", dropout=0.3)
         return Defaults(
-            cls.Config(discriminator=rival, smooth=0.1), replace(recipe, lr=2e-4, batch_size=64)
+            cls.Config(discriminator=rival, smooth=0.1),
+            replace(train_config, lr=2e-4, batch_size=64),
         )
 
     @classmethod

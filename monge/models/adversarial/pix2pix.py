@@ -146,11 +146,11 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=5e-4, betas=(0.5, 0.999), batch_size=32, ema_decay=0.999, eval_every=250, patience=0
         )
         net = unet_config(space, 32).override("dropout=0.3")
-        return Defaults(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -25,14 +25,7 @@ from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from .._generator import MLPGeneratorModel
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows, single_class
-from ._lipschitz import (
-    Clipping,
-    Constraint,
-    Penalty,
-    gradient_norms,
-    interpolate,
-    lipschitz_bound,
-)
+from ._lipschitz import Clipping, Constraint, Penalty, gradient_norms, interpolate, lipschitz_bound
 
 STEEP_ACTIVATIONS = ("gelu", "silu")
 """Activations whose slope exceeds 1 somewhere."""
@@ -194,7 +187,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: evaluate rarely, without early stopping.
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=1e-3, betas=(0.0, 0.9), batch_size=128, ema_decay=0.999, eval_every=500, patience=0
         )
         if space.dims <= 32:
@@ -207,10 +200,10 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
                 critic=critic,
                 constraint=Penalty.Config(weight=1.0),
             )
-            return Defaults(config, replace(recipe, batch_size=256))
+            return Defaults(config, replace(train_config, batch_size=256))
         net = MLP.Config(width=256, depth=3, activation="silu", residual=True)
         config = cls.Config(generator=net, critic_steps=3)
-        return Defaults(config, replace(recipe, lr=5e-4, batch_size=64))
+        return Defaults(config, replace(train_config, lr=5e-4, batch_size=64))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

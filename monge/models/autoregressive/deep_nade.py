@@ -248,10 +248,10 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
         net = DenseSubsetNet.Config(width=width, dropout=0.3 if space.rows < 2000 else 0.0)
         score = orders * space.dims * min(space.rows // 8, 4096) * width
         step = 3 * batch * (width + 3 * space.dims)
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             batch_size=batch, ema_decay=0.995, eval_every=max(2 * score // step, 100)
         )
-        return Defaults(cls.Config(orders=orders, net=net), recipe)
+        return Defaults(cls.Config(orders=orders, net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

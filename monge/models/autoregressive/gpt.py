@@ -106,7 +106,7 @@ class GPT(SequenceModel):
             positions=positions,
             attention="linear" if steps > LONG_ROW_STEPS else "softmax",
         )
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adamw",
             weight_decay=0.1,
             lr=3e-3,
@@ -115,7 +115,7 @@ class GPT(SequenceModel):
             warmup=200,
             ema_decay=0.998,
         )
-        return Defaults(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def text_defaults(cls, space: Space) -> Defaults:
@@ -129,7 +129,7 @@ class GPT(SequenceModel):
             positions="rotary" if space.dims <= LONG_ROW_STEPS else "sinusoidal",
             attention="softmax" if space.dims <= LONG_ROW_STEPS else "linear",
         )
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adamw",
             weight_decay=0.1,
             betas=(0.9, 0.99),
@@ -139,7 +139,7 @@ class GPT(SequenceModel):
             warmup=100,
             ema_decay=0.998,
         )
-        return Defaults(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -107,10 +107,10 @@ class MADE(AutoregressiveModel):
             levels="logistic" if ordered else "auto",
         )
         batch = 128 if space.rows < 50_000 else 256
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adamw", weight_decay=0.01, ema_decay=0.998, batch_size=batch
         )
-        return Defaults(config, recipe)
+        return Defaults(config, train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -72,7 +72,7 @@ class PixelCNN(RasterImageModel):
             kernel=5,
             dropout=0.2 if few else 0.0,
         )
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adamw",
             weight_decay=0.1 if few else 0.0,
             lr=3e-3,
@@ -80,7 +80,7 @@ class PixelCNN(RasterImageModel):
             ema_decay=0.998,
             eval_every=2000 if large and not few else 0,
         )
-        return Defaults(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -105,8 +105,10 @@ class WaveNet(SequenceModel):
         )
         coded = space.kind == "levels" and space.size <= 256
         levels: LevelsDistribution = "categorical" if coded else "auto"
-        recipe = TrainConfig(lr=3e-3, batch_size=4 if long else 32, grad_clip=1.0, ema_decay=0.998)
-        return Defaults(cls.Config(net=net, levels=levels), recipe)
+        train_config = TrainConfig(
+            lr=3e-3, batch_size=4 if long else 32, grad_clip=1.0, ema_decay=0.998
+        )
+        return Defaults(cls.Config(net=net, levels=levels), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -231,8 +231,8 @@ class Gaussian(ClosedFormModel):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         few = space.rows < 4 * space.dims * label_combinations(space)
-        recipe = TrainConfig(max_steps=50 if space.missing else 1, eval_every=1, patience=3)
-        return Defaults(cls.Config(shrink=max(space.dims / 8, 1.0) if few else 1.0), recipe)
+        train_config = TrainConfig(max_steps=50 if space.missing else 1, eval_every=1, patience=3)
+        return Defaults(cls.Config(shrink=max(space.dims / 8, 1.0) if few else 1.0), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -255,7 +255,7 @@ class NoisyClassifier(
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         field = next(iter(space.given.values()))
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adamw",
             lr=1e-3,
             weight_decay=0.01,
@@ -265,7 +265,7 @@ class NoisyClassifier(
         )
         large = is_image(field) and min(field.shape[1:]) >= 16
         augment = (f"augment=shift{min(field.shape[1:]) // 14}",) if large else ()
-        return Defaults(cls.Config(widths=default_widths(field)), recipe, augment)
+        return Defaults(cls.Config(widths=default_widths(field)), train_config, augment)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

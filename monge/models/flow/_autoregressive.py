@@ -17,7 +17,7 @@ from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.elementwise import ActNorm
 from ._base import Flow
 from ._completion import CompletableFlow
-from ._coupling import UnivariateMapConfig, default_components, small_data_recipe
+from ._coupling import UnivariateMapConfig, default_components, small_data_train_config
 
 
 class AutoregressiveFlow(CompletableFlow):
@@ -64,7 +64,7 @@ class AutoregressiveFlow(CompletableFlow):
             kind="affine" if few or space.dims > 64 else "spline",
             components=default_components(space),
         )
-        return Defaults(config, small_data_recipe(space))
+        return Defaults(config, small_data_train_config(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -78,7 +78,7 @@ def default_components(space: Space) -> int:
     )
 
 
-def small_data_recipe(space: Space) -> TrainConfig:
+def small_data_train_config(space: Space) -> TrainConfig:
     """The training config by number of rows: few rows need weight decay, small batches and, around
     a fitted mixture, a small learning rate; many rows of few entries allow a large one."""
     few = space.rows < 2000

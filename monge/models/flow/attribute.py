@@ -25,7 +25,7 @@ from ...prob.bijections.base import Bijection
 from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import TransferFlow
-from ._coupling import CouplingStackConfig, coupling_stack, small_data_recipe
+from ._coupling import CouplingStackConfig, coupling_stack, small_data_train_config
 from ._image import GlowSteps, count_halvings, image_shape
 
 EXTRAPOLATION_MARGIN = 1.0
@@ -96,9 +96,13 @@ class AttributeFlow(TransferFlow):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few, large, recipe = space.rows < 2000, space.dims > 256, small_data_recipe(space)
+        few, large, train_config = (
+            space.rows < 2000,
+            space.dims > 256,
+            small_data_train_config(space),
+        )
         if space.is_picture:
-            recipe = TrainConfig(
+            train_config = TrainConfig(
                 lr=1e-3,
                 batch_size=32 if large else 64,
                 ema_decay=0.998,
@@ -117,7 +121,7 @@ class AttributeFlow(TransferFlow):
                 steps=8 if large else 6,
                 width=96 if large else 48,
             ),
-            recipe,
+            train_config,
         )
 
     @classmethod

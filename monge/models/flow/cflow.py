@@ -36,7 +36,7 @@ from ...prob.bijections.univariate import AffineMap
 from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import TransferFlow
-from ._coupling import CouplingStackConfig, coupling_layer, mixing_layers, small_data_recipe
+from ._coupling import CouplingStackConfig, coupling_layer, mixing_layers, small_data_train_config
 from ._image import CouplingConvNet, count_halvings, flatten_channels_last
 from ._units import data_units, value_limits
 
@@ -266,9 +266,9 @@ class CFlow(TransferFlow):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         large = space.dims > 256
-        recipe = small_data_recipe(space)
+        train_config = small_data_train_config(space)
         if space.is_picture:
-            recipe = TrainConfig(
+            train_config = TrainConfig(
                 lr=1e-3,
                 batch_size=32 if large else 64,
                 ema_decay=0.998,
@@ -287,7 +287,7 @@ class CFlow(TransferFlow):
                 source_width=32,
                 width=64 if large else 48,
             ),
-            recipe,
+            train_config,
         )
 
     @classmethod

@@ -304,7 +304,7 @@ class CNF(CompletableFlow, CanStream):
     def defaults(cls, space: Space) -> Defaults:
         """A U-Net for images that can be halved; Fourier features for few entries of many rows."""
         few, sides = 0 < space.rows < 2000, space.shape[1:]
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=1e-3, batch_size=128 if few else 256, ema_decay=0.999, eval_every=500
         )
         plain = UNet.Config(multipliers=(1, 2), blocks=1, attention=0)
@@ -312,18 +312,20 @@ class CNF(CompletableFlow, CanStream):
             (with_levels_for(plain, sides), plain) if space.is_picture and min(sides) >= 8 else ()
         ):
             if not any(side % unet.factor for side in sides):
-                recipe = (
-                    recipe if unet.patch == 1 else replace(recipe, batch_size=64, eval_every=2000)
+                train_config = (
+                    train_config
+                    if unet.patch == 1
+                    else replace(train_config, batch_size=64, eval_every=2000)
                 )
-                return Defaults(cls.Config(image_net="unet", unet=unet), recipe)
+                return Defaults(cls.Config(image_net="unet", unet=unet), train_config)
         if space.dims <= 4 and not few:
             net = MLP.Config(width=128, depth=3)
-            recipe = TrainConfig(
+            train_config = TrainConfig(
                 lr=2e-3, batch_size=1024, ema_decay=0.999, eval_every=1000, patience=0
             )
-            return Defaults(cls.Config(net=net, waves=4), recipe)
+            return Defaults(cls.Config(net=net, waves=4), train_config)
         net = MLP.Config(width=128 if few else 512, depth=3, residual=True)
-        return Defaults(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -19,7 +19,12 @@ from ...prob.bijections.base import Bijection
 from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import CompletableFlow
-from ._coupling import CouplingStackConfig, coupling_stack, default_components, small_data_recipe
+from ._coupling import (
+    CouplingStackConfig,
+    coupling_stack,
+    default_components,
+    small_data_train_config,
+)
 
 
 class CouplingFlow(CompletableFlow):
@@ -76,7 +81,7 @@ class CouplingFlow(CompletableFlow):
         few, dims = space.rows < 2000, space.dims
         if few and space.kind in ("binary", "levels"):
             net = MLP.Config(width=64, residual=True, dropout=0.2)
-            return Defaults(cls.Config(layers=4, net=net), small_data_recipe(space))
+            return Defaults(cls.Config(layers=4, net=net), small_data_train_config(space))
         plane, wide = dims == 2 and not few, dims > 256
         net = MLP.Config(
             width=32 if few else 256 if dims > 64 else 128,
@@ -92,7 +97,7 @@ class CouplingFlow(CompletableFlow):
             mix="permute" if plane or dims > 1024 else "linear",
             components=default_components(space),
         )
-        return Defaults(config, small_data_recipe(space))
+        return Defaults(config, small_data_train_config(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

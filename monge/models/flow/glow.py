@@ -91,7 +91,7 @@ class Glow(CompletableFlow):
         distribution, which costs a quarter of a bit for every constant pixel."""
         large, few = space.dims > LARGE_IMAGE_PIXELS, space.rows < 10_000
         config = cls.Config(steps=8 if large else 6, width=64 if large else 48, noise="learned")
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=1e-3,
             batch_size=32 if large else 64,
             eval_every=1000 if large else 0,
@@ -101,7 +101,7 @@ class Glow(CompletableFlow):
             optimiser="adamw",
             weight_decay=0.01 if few else 0.0,
         )
-        return Defaults(config, recipe)
+        return Defaults(config, train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

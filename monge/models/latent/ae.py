@@ -114,10 +114,10 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         few_rows = 0 < space.rows < 10_000
         latent = 32 if space.dims > 256 else max(min(space.dims // 2, 16), 1)
         net = DenseEncoderDecoder.Config(width=512 if space.dims > 256 else 256)
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.999
         )
-        return Defaults(cls.Config(latent=latent, net=net), recipe)
+        return Defaults(cls.Config(latent=latent, net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -168,10 +168,10 @@ class STCN(SequentialLatentModel):
             max((steps - 1).bit_length(), 2), 8
         )  # a receptive field of the row, or 256 steps
         latent = min(16, max(2, 2 * space.dims // steps), max(space.dims, 1))
-        recipe = TrainConfig(lr=4e-3, batch_size=64, grad_clip=1.0, ema_decay=0.995)
+        train_config = TrainConfig(lr=4e-3, batch_size=64, grad_clip=1.0, ema_decay=0.995)
         step_net = MLP.Config(width=96, depth=1)
         return Defaults(
-            cls.Config(latent=latent, step_net=step_net, layers=layers, skip=True), recipe
+            cls.Config(latent=latent, step_net=step_net, layers=layers, skip=True), train_config
         )
 
     @classmethod

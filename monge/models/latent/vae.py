@@ -204,10 +204,10 @@ class VAE(LatentVariableModel):
         net = DenseEncoderDecoder.Config(
             width=512 if space.dims > 256 else 256, residual=True, dropout=dropout
         )
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.9998
         )
-        return Defaults(cls.Config(latent=latent, net=net), recipe)
+        return Defaults(cls.Config(latent=latent, net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -84,11 +84,11 @@ def image_side(space: Space) -> int:
 
 
 def with_training_defaults(config: Config, space: Space) -> Defaults:
-    """A configuration with the recipe for it. Small motions do not change what class a image
-    shows, unless a pixel is much of it; what they do to a number, the model cannot know."""
+    """A config with its training config. Small shifts do not change the class of an image, unless
+    a pixel is a large part of it; what they do to a number is unknown."""
     batch = 64 if space.rows < SMALL_DATA_ROWS else 128
     steps = max(EPOCHS * space.rows // batch, MIN_STEPS)
-    recipe = TrainConfig(
+    train_config = TrainConfig(
         optimiser="adamw",
         lr=3e-3,
         weight_decay=0.01,
@@ -99,4 +99,4 @@ def with_training_defaults(config: Config, space: Space) -> Defaults:
     )
     moved = space.kind in ("label", "binary") and image_side(space) >= SMALL_SIDE
     moves = f"augment=shift{image_side(space) // 14},rotate10,scale10"
-    return Defaults(config, recipe, (moves,) if moved else ())
+    return Defaults(config, train_config, (moves,) if moved else ())

@@ -66,10 +66,10 @@ class Logistic(Predictor):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         """L-BFGS to the minimum; held-out rows are evaluated once, at the end."""
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="lbfgs", max_steps=ITERATIONS, eval_every=ITERATIONS, patience=0
         )
-        return Defaults(cls.Config(), recipe)
+        return Defaults(cls.Config(), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Any:

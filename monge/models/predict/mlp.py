@@ -80,13 +80,13 @@ class MLPPredictor(Predictor):
         """Few rows get a small network; the average of its weights is what early stopping sees."""
         small = space.rows < SMALL_DATA_ROWS
         net = Network.Config(width=64 if small else 256, dropout=0.1 if small else 0.2)
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adamw",
             weight_decay=0.3 if small else 0.1,
             ema_decay=0.99,
             batch_size=64 if small else 128,
         )
-        return Defaults(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Any:

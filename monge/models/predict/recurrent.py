@@ -138,7 +138,7 @@ class RecurrentPredictor(Predictor):
         net = GRU.Config(
             width=32 if small else 96, depth=1 if small else 2, dropout=0.0 if small else 0.2
         )
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adamw",
             weight_decay=0.1,
             lr=3e-3,
@@ -146,7 +146,7 @@ class RecurrentPredictor(Predictor):
             grad_clip=1.0,
             ema_decay=0.99,
         )
-        return Defaults(cls.Config(net=net, dropout=0.3 if small else 0.2), recipe)
+        return Defaults(cls.Config(net=net, dropout=0.3 if small else 0.2), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -104,10 +104,10 @@ class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
         """A linear mean, which is hard to beat on short and long series; training fits the
         distribution of its errors."""
         rank = 16 if space.rows >= 1000 else 4
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=3e-3, batch_size=128, grad_clip=10.0, ema_decay=0.99, warmup=20, patience=6
         )
-        return Defaults(cls.Config(rank=rank), recipe)
+        return Defaults(cls.Config(rank=rank), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Any:

@@ -84,8 +84,10 @@ class RNN(SequenceModel):
         width = (256 if space.kind == "tokens" else 128) if much else 64
         net = LSTM.Config(width=width, depth=2 if much and space.kind == "tokens" else 1)
         dropout = 0.2 if space.kind == "tokens" else 0.1 if few else 0.0
-        recipe = TrainConfig(lr=3e-3, batch_size=32, grad_clip=1.0, warmup=100, ema_decay=0.998)
-        return Defaults(cls.Config(net=net, dropout=dropout), recipe)
+        train_config = TrainConfig(
+            lr=3e-3, batch_size=32, grad_clip=1.0, warmup=100, ema_decay=0.998
+        )
+        return Defaults(cls.Config(net=net, dropout=dropout), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -176,7 +176,7 @@ class Seq2Seq(EncoderDecoderModel):
     def defaults(cls, space: Space) -> Defaults:
         few = 0 < space.rows < SMALL_DATA_ROWS
         config = cls.Config(net=GRU.Config(width=128 if few else 256), dropout=0.3 if few else 0.2)
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             lr=3e-3,
             batch_size=64,
             bucket_by_length=True,
@@ -185,7 +185,7 @@ class Seq2Seq(EncoderDecoderModel):
             warmup=400,
             ema_decay=0.998,
         )
-        return Defaults(config, recipe)
+        return Defaults(config, train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

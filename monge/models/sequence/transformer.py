@@ -160,7 +160,7 @@ class Transformer(EncoderDecoderModel):
             positions="sinusoidal",
             dropout=0.15,
         )
-        recipe = TrainConfig(
+        train_config = TrainConfig(
             optimiser="adam",
             lr=2e-3,
             betas=(0.9, 0.98),
@@ -171,7 +171,7 @@ class Transformer(EncoderDecoderModel):
             grad_clip=1.0,
             ema_decay=0.998,
         )
-        return Defaults(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -75,9 +75,11 @@ class NeuralMap(UnpairedMap):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        recipe = TrainConfig(lr=1e-3, batch_size=512, ema_decay=0.995, eval_every=200, patience=10)
+        train_config = TrainConfig(
+            lr=1e-3, batch_size=512, ema_decay=0.995, eval_every=200, patience=10
+        )
         width = 128 if space.dims <= 32 else 512
-        return Defaults(cls.Config(net=MLP.Config(width=width, depth=3)), recipe)
+        return Defaults(cls.Config(net=MLP.Config(width=width, depth=3)), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -142,14 +142,16 @@ class SinkhornGenerator(MLPGeneratorModel):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         # Plans cost the square of the batch size, and more steps help more than larger batches.
-        recipe = TrainConfig(lr=1e-3, batch_size=256, ema_decay=0.999, eval_every=500, patience=0)
+        train_config = TrainConfig(
+            lr=1e-3, batch_size=256, ema_decay=0.999, eval_every=500, patience=0
+        )
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             return Defaults(
-                cls.Config(latent=max(space.dims, 2), generator=net, epsilon=0.02), recipe
+                cls.Config(latent=max(space.dims, 2), generator=net, epsilon=0.02), train_config
             )
         return Defaults(
-            cls.Config(generator=MLP.Config(width=256, depth=3, residual=True)), recipe
+            cls.Config(generator=MLP.Config(width=256, depth=3, residual=True)), train_config
         )
 
     @classmethod
