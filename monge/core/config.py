@@ -64,8 +64,8 @@ def name_of(kind: Any) -> str:
 def title_of(kind: Any) -> str:
     """What messages call a config: a model by its name, the training config train, others by the
     name that chooses them; options of sampling and scoring have no tag."""
-    role, _, name = kind.tag.partition("/")
-    return role if role in ("train", "data") else name or "these options"
+    role, _, name = getattr(kind, "tag", "").partition("/")
+    return role if role in ("train", "data") else name or "options"
 
 
 def is_saved(kind: Any) -> bool:
@@ -395,7 +395,7 @@ def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
     }
     close = difflib.get_close_matches(name, [*kinds, *inner], 1, 0.6)
     hint = f"; did you mean {inner.get(close[0], close[0])}?" if close else nearest(name, kinds)
-    raise UsageError(f"there is no setting {name!r} of {whose}{hint}")
+    raise UsageError(f"{whose}: there is no setting {name!r}{hint}")
 
 
 def first(kind: type[Config], owner: Config) -> Config:

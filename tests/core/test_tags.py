@@ -224,7 +224,7 @@ def test_a_tag_imports_its_module_alone():
         "from monge.core.config import Config\n"
         "assert Config.from_dict({'is': 'train/settings'}).tag == 'train/settings'\n"
         "assert 'torch' not in sys.modules\n"
-        "Config.from_dict({'is': 'prior/normal'})\n"
+        "Config.from_dict({'is': 'posterior/factorised'})\n"
         "assert not [name for name in sys.modules if name.endswith(('.vae', '.unet', '.gan'))]"
     )
 

@@ -18,8 +18,8 @@ from monge.core.space import Space
 from monge.evaluate import c2st as twosample
 from monge.evaluate.c2st import c2st, interval
 from monge.evaluate.coverage import duplicates, memorised, modes, prdc
-from monge.evaluate.samples import diagnose_samples, oscillation
 from monge.evaluate.suite import EvaluationContext, all_metrics, paired, skipped_metrics
+from monge.run.diagnostics import diagnose_samples, oscillation
 
 SPACE = Space(kind="real", shape=(2,), rows=600)
 CENTRES = torch.tensor([[-3.0, 0.0], [3.0, 0.0]]).double()

@@ -144,7 +144,7 @@ def test_the_verb_writes_tables_maps_and_sheets(vae, tmp_path, capsys):
     assert told("--interpolate", "-o", tmp_path / "walk.csv")[0] == 0
     assert len(pd.read_csv(tmp_path / "walk.csv")) == 8 * 9
     for words, sentence in (
-        (("--traverse", "--interpolate", "-o", "x.png"), "one at a time"),
+        (("--traverse", "--interpolate", "-o", "x.png"), "--traverse"),
         (("-o", tmp_path / "codes.txt"), "cannot write codes to .txt"),
         (("--arithmetic", "+zero", "-o", tmp_path / "a.png"), "no row has the label 'zero'"),
     ):
