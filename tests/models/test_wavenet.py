@@ -46,9 +46,7 @@ def test_it_finds_an_echo_within_its_reach(net):
 @pytest.mark.parametrize("net", NETS, ids=["wavenet", "tcn"])
 def test_overrides_choose_the_network_and_its_reach(net):
     space = Space(kind="real", shape=(40,), mean=(0.0,), scale=(1.0,))
-    config = WaveNet.Config().override(
-        f"net={type(net).tag}", "net.layers=3", "net.kernel=3"
-    )
+    config = WaveNet.Config().override(f"net={type(net).tag}", "net.layers=3", "net.kernel=3")
     model = config.build(space).double()
     assert model.net.reach == (1 + 2 * 7 if isinstance(net, Gated.Config) else 1 + 4 * 7)
     x = torch.randn(1, 40, dtype=torch.float64).requires_grad_()

@@ -76,14 +76,14 @@ def test_rows_drawn_with_replacement_fail_x45(monkeypatch):
 
 
 def test_a_loop_that_keeps_the_last_fails_x44(monkeypatch):
-    right = Trainer.consider
+    right = Trainer.update_best
 
     def keep(self, score):
         better = right(self, score)
         self.best_step = self.step
         return better
 
-    monkeypatch.setattr(Trainer, "consider", keep)
+    monkeypatch.setattr(Trainer, "update_best", keep)
     assert fails("x44_early_stopping_returns_the_best")
 
 
