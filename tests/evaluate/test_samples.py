@@ -142,7 +142,7 @@ def test_modes_are_found_where_samples_are():
 
 
 def names(sampler, density=None) -> set[str]:
-    held, train = Batch(normal(300, 1)), Batch(normal(600, 2))
+    held, train = (small_data.Rows(Batch(normal(n, seed))) for n, seed in ((300, 1), (600, 2)))
     return {finding.name for finding in diagnose_samples(Puppet(sampler), held, train, density)}
 
 
