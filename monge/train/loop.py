@@ -94,9 +94,9 @@ def fit(
 ) -> Iterator[Progress]:
     """Train until the budget, train.max_steps, early stopping or `should_stop` ends it.
 
-    A report is yielded every `pause` seconds and at every held-out metric from `evaluate`. A
+    A report is yielded every `report_every` seconds and at every metric from `evaluate`. A
     budget of seconds includes a last evaluation: the time of the previous one is reserved for it,
-    or, before the first, the estimate of `foresee`.
+    or, before the first, the estimate of `estimate_eval_seconds`.
     """
     config = trainer.train_config
     limit = 0 if trainer.refit else config.max_steps
