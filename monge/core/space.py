@@ -53,6 +53,15 @@ class Space(Config):
     """Number of training rows the statistics come from."""
     missing: bool = False
     """Whether some training values are missing."""
+    optional: bool = False
+    """Whether a cell may be empty, which is a value of its own: NaN for a number, the last code
+    for a label."""
+    atoms: tuple[float, ...] = ()
+    """Real numbers of shape (): values that have a probability instead of a density."""
+    lower: float | None = None
+    """Numbers of shape (): the natural lower bound; None for none."""
+    upper: float | None = None
+    """Numbers of shape (): the natural upper bound; None for none."""
     columns: tuple[Space, ...] = ()
     """Columns: the Space of each, all of shape ()."""
     given: Mapping[str, Space] = field(default_factory=dict)
@@ -67,6 +76,27 @@ class Space(Config):
     def is_picture(self) -> bool:
         shown = self.kind in ("real", "binary", "levels") and not self.varies
         return shown and len(self.shape) == 3
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no cell may be empty, and numbers have neither atoms nor bounds."""
+        if self.columns:
+            return all(column.is_plain for column in self.columns)
+        bounded = self.lower is not None or self.upper is not None
+        return not (self.optional or self.atoms or bounded)
+
+    def empty(self, x: Tensor) -> Tensor:
+        """Which cells of rows x (B, *event) are empty, as opposed to unknown."""
+        parts = self.columns or (self,)
+        if not any(part.optional for part in parts):
+            return torch.zeros_like(x, dtype=torch.bool)
+        codes = [
+            part.size - 1.0 if part.optional and part.kind == "label" else torch.nan
+            for part in parts
+        ]
+        optional = torch.tensor([part.optional for part in parts], device=x.device)
+        last = torch.tensor(codes, device=x.device, dtype=torch.float64)
+        return (x.isnan() | (x == last)) & optional if self.columns else x.isnan() | (x == last[0])
 
     @cached_property
     def parts(self) -> tuple[Space, ...]:
@@ -86,6 +116,10 @@ class Space(Config):
                 low=(a,),
                 high=(b,),
                 missing=self.missing,
+                optional=self.optional,
+                atoms=self.atoms,
+                lower=self.lower,
+                upper=self.upper,
             )
             for m, s, a, b in zip(*tables, strict=True)
         )

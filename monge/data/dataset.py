@@ -156,6 +156,7 @@ class PackedRows:
     drawn: Array | None = None  # samples the binary values of a batch
     varies: bool = False  # whether rows have lengths of their own
     coded: bool = False  # whether steps are codes rather than numbers
+    optional: Tensor | None = None  # columns in which an empty cell is a value of its own
 
     def batch(
         self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
@@ -174,6 +175,8 @@ class PackedRows:
         value = x if x.dtype == torch.int64 else x.float()
         if hidden is None or self.filling is None:
             return Batch(value)
+        if self.optional is not None:
+            hidden = hidden & ~self.optional
         return Batch(torch.where(hidden, self.filling.to(value.dtype), value), observed=~hidden)
 
 
@@ -196,7 +199,8 @@ class FieldGroup:
         shape, rows = (len(spaces),), spaces[0].rows
         missing = any(space.missing for space in spaces)
         kinds = {space.kind for space in spaces}
-        if kinds not in ({"real"}, {"binary"}):
+        plain = all(space.is_plain for space in spaces)
+        if not plain or kinds not in ({"real"}, {"binary"}):
             return Space(
                 kind="columns",
                 shape=shape,
@@ -218,6 +222,8 @@ class FieldGroup:
     def compact(self, tensors: Mapping[str, PackedTensor]) -> PackedRows:
         codec = self.fields[0].codec
         filling = self.filling() if self.space.missing else None
+        flags = [field.space.optional for field in self.fields]
+        optional = torch.tensor(flags[0] if self.single else flags) if any(flags) else None
         if self.single:
             drawn = codec if isinstance(codec, Array) and codec.drawn else None
             return PackedRows(
@@ -226,6 +232,7 @@ class FieldGroup:
                 drawn,
                 self.space.varies,
                 self.space.kind == "tokens",
+                optional,
             )
         kept = [tensors[field.name] for field in self.fields]
         columns = [column for column in kept if isinstance(column, Tensor)]
@@ -235,7 +242,7 @@ class FieldGroup:
             else torch.where(column < 0, torch.nan, column.float())
             for column in columns
         ]
-        return PackedRows(torch.stack(numbers, 1), filling)  # (N, D)
+        return PackedRows(torch.stack(numbers, 1), filling, optional=optional)  # (N, D)
 
     def filling(self) -> Tensor:
         """What stands where nothing was seen: a value of the support, in the shape of an event."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from ..core.errors import DataError, UsageError, nearest
+from ..core.space import Space
 from . import content
 from .builtin import catalogue
 from .codecs.array import Array
@@ -49,6 +50,7 @@ from .schema import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .schema_match import encode as encode_matched
 from .schema_match import match as match_schema
 from .splits import divide, keep
+from .support import find_support
 from .transforms import pairs, parse
 
 NUMBERED_ROWS = 20
@@ -343,7 +345,7 @@ def build(
     splits = divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
     name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
     schema_of_rows = (
-        fit_schema(raw, name, codecs, tensors, splits["train"])
+        fit_schema(raw, name, codecs, tensors, splits["train"], options)
         if schema is None
         else with_missing_marks(schema, name, tensors)
     )
@@ -503,9 +505,13 @@ def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     if not len(rows):
         raise DataError(
             f"every row of {name} has a missing cell, and data.missing=drop leaves "
-            "none; say data.missing=keep"
+            "none; use data.missing=model"
         )
     return rows
+
+
+def is_number(space: Space, column: PackedTensor) -> TypeGuard[Tensor]:
+    return space.kind in ("real", "counts") and isinstance(column, Tensor) and column.ndim == 1
 
 
 def fit_schema(
@@ -514,16 +520,19 @@ def fit_schema(
     codecs: Mapping[str, Codec],
     tensors: Mapping[str, PackedTensor],
     train: Tensor,
+    options: Options,
 ) -> Schema:
-    """Fields with the statistics of the training rows."""
+    """Fields with the statistics of the training rows and the support of all."""
     fields = []
     for field, codec in codecs.items():
-        space = codec.measure(tensors[field][train], field)
+        space, column = codec.measure(tensors[field][train], field), tensors[field]
+        if raw.table and not raw.plain and options.space == "auto" and is_number(space, column):
+            space = find_support(space, column, options.models_empty)
         fields.append(
             Field(
                 name=field,
                 codec=codec,
-                space=mark_missing(space, tensors[field]),
+                space=mark_missing(space, column),
                 key=raw.keys.get(field, field),
             )
         )

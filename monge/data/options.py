@@ -19,9 +19,12 @@ class Options(Config):
     """Fraction of the rows for testing, unless the files give a test split."""
     rows: Annotated[int, Range(0)] = 0
     """Rows to subsample (training rows if splits are given) or to generate; 0 for all."""
-    missing: Literal["keep", "category", "drop"] = "keep"
-    """Missing cells. keep: as missing; category: as a category in categorical
-    columns; drop: drop their rows."""
+    missing: Literal["model", "ignore", "drop"] = "model"
+    """Empty cells of a table. model: whether a cell is empty is part of the row, so that samples
+    have empty cells too; ignore: only the other cells are modelled; drop: leave such rows out."""
+    space: Literal["auto", "plain"] = "auto"
+    """Columns of a table. auto: empty cells, frequent single values and natural bounds of numbers
+    are found and modelled as such; plain: numbers are numbers."""
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line of a table names its columns."""
     text: Literal["refuse", "missing", "label"] = "refuse"
@@ -75,6 +78,11 @@ class Options(Config):
     augment: tuple[str, ...] = ()
     """Random augmentations of training rows, such as shift2,rotate10,flip (listed by `monge
     data`). Empty: those the model proposes; none: no augmentation."""
+
+    @property
+    def models_empty(self) -> bool:
+        """Whether an empty cell of a table is a value of its own."""
+        return self.missing == "model" and self.space == "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -178,6 +178,8 @@ def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTe
 
 
 def mark_missing(space: Any, kept: PackedTensor) -> Any:
-    """The space, with `missing` set where a cell of any split is missing."""
-    found = holes(kept)
-    return replace(space, missing=space.missing or (found is not None and bool(found.any())))
+    """The space, with `missing` set where a cell of any split is unknown: empty, in a column where
+    that is no value of its own."""
+    found = None if space.optional else holes(kept)
+    missing = space.missing and not space.optional
+    return replace(space, missing=missing or (found is not None and bool(found.any())))

@@ -40,6 +40,7 @@ class Bins(nn.Module):
 
     real: Tensor  # (R,)
     top: Tensor  # (R,): where a ladder of levels ends, 0 where numbers have no end
+    floored: Tensor  # (R,): whether cells begin at 0: levels, and numbers with a lower bound
     low: Tensor  # (R, bins)
     high: Tensor  # (R, bins)
     tail: Tensor  # (R, 2): mean excess in the lower and the upper open run
@@ -49,9 +50,11 @@ class Bins(nn.Module):
     def __init__(self, parts: Sequence[Space], bins: int) -> None:
         super().__init__()
         real = torch.tensor([part.kind == "real" for part in parts], dtype=torch.bool)
-        top = [part.size if part.kind == "levels" else 0 for part in parts]
+        top = [part.size if part.kind == "levels" else cells_to_upper(part) for part in parts]
+        floor = [bool(end) or part.lower is not None for end, part in zip(top, parts, strict=True)]
         self.register_buffer("real", real, persistent=False)
         self.register_buffer("top", torch.tensor(top, dtype=torch.long), persistent=False)
+        self.register_buffer("floored", torch.tensor(floor, dtype=torch.bool), persistent=False)
         self.register_buffer("low", torch.zeros(len(parts), bins, dtype=torch.long))
         self.register_buffer("high", torch.zeros(len(parts), bins, dtype=torch.long))
         self.register_buffer("tail", torch.ones(len(parts), 2))
@@ -70,12 +73,20 @@ class Bins(nn.Module):
         mean, scale, bins = part.mean[0], part.scale[0], self.low.shape[1]
         if part.kind == "real":
             self.origin[j], self.unit[j] = mean, scale / CELLS_PER_STD
-            mean, scale = 0.0, float(CELLS_PER_STD)
+            if part.lower is not None:
+                self.origin[j] = part.lower
+            if part.lower is not None and part.upper is not None:
+                self.unit[j] = (part.upper - part.lower) / self.top[j]
+            mean, scale = (mean - self.origin[j]) / self.unit[j], scale / self.unit[j]
+            mean, scale = float(mean), float(scale)
+        elif part.lower is not None:
+            self.origin[j], mean = part.lower, mean - part.lower
         if self.top[j]:
             starts = torch.arange(1, bins) * self.top[j] // bins
         else:
             step = max(round(6 * scale / bins), 1)
             starts = round(mean) + step * (torch.arange(1, bins) - bins // 2)
+            starts = starts.clamp_min(1).unique() if self.floored[j] else starts
             self.tail[j] = step
         self.set_starts(j, starts)
 
@@ -83,7 +94,7 @@ class Bins(nn.Module):
         """Let run k + 1 of entry j begin at starts[k]."""
         top, last = int(self.top[j]), len(starts)
         self.low[j], self.high[j] = UNREACHABLE_CELL, UNREACHABLE_CELL
-        self.low[j, 0] = 0 if top else -UNREACHABLE_CELL
+        self.low[j, 0] = 0 if self.floored[j] else -UNREACHABLE_CELL
         self.low[j, 1 : last + 1] = self.high[j, :last] = starts.to(self.low)
         self.high[j, last] = top or UNREACHABLE_CELL
 
@@ -91,11 +102,16 @@ class Bins(nn.Module):
         """Lay the runs of entry j over its training values, sorted."""
         if self.real[j]:
             middle, spread = values[len(values) // 2], robust_scale(values)
-            self.origin[j], self.unit[j] = middle, spread / CELLS_PER_STD
+            if not self.floored[j]:
+                self.origin[j] = middle
+            if not self.top[j]:
+                self.unit[j] = spread / CELLS_PER_STD
         cells = ((values - self.origin[j].double()) / self.unit[j].double()).floor()
         starts = bin_starts(cells, self.low.shape[1], bool(self.real[j]))
         if self.top[j]:
             starts = starts.clamp(1, int(self.top[j]) - 1).unique()
+        elif self.floored[j]:
+            starts = starts.clamp_min(1).unique()
         self.set_starts(j, starts)
         # One row more, as far out as a run is long, keeps an empty or narrow tail open.
         typical = max(float(starts[-1] - starts[0]) / len(starts), 1.0)
@@ -115,14 +131,14 @@ class Bins(nn.Module):
         outer = excess * (mean.log() - mean.log1p()) - mean.log1p()
         inner = -gather_bins(self.high - self.low, run).double().log()
         inside = torch.where(below | above, outer, inner) - unit.log()
-        wrong = ~self.real & (x.double() != cell)
-        wrong |= (self.top > 0) & ((cell < 0) | (cell >= self.top))
+        wrong = ~self.real & (x.double() != x.double().floor())
+        wrong |= (self.floored & (cell < 0)) | ((self.top > 0) & (cell >= self.top))
         return run, inside.masked_fill(wrong, -torch.inf).to(x)
 
     def below(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The run of each whole number and P(value <= x | run), both (B, R)."""
-        cell = x.double().floor()
-        run = self.encode(cell)[0]
+        run = self.encode(x.double().floor())[0]
+        cell = x.double().floor() - self.origin.double()
         below, above, first, last = self.ends(run)
         low, high = gather_bins(self.low, run).double(), gather_bins(self.high, run).double()
         down, up = (tail / (1 + tail) for tail in self.tail.double().T)
@@ -148,7 +164,8 @@ class Bins(nn.Module):
         last = self.low[at].gather(1, final)[:, 0]
         endless = self.top[at] == 0
         first = self.high[at, 0] - 1
-        return endless & (run == 0), endless & (run == final[:, 0]), first, last
+        below = endless & ~self.floored[at] & (run == 0)
+        return below, endless & (run == final[:, 0]), first, last
 
     @property
     def middle(self) -> Tensor:
@@ -168,6 +185,16 @@ class Bins(nn.Module):
         cell = torch.where(below, first - down, torch.where(above, last + up, inner))
         value = self.origin.double() + self.unit.double() * (cell + 0.5 * self.real)
         return torch.where(self.live, value.T, 0.0).to(self.unit)
+
+
+def cells_to_upper(part: Space) -> int:
+    """How many cells lie between the bounds of a number; 0 if it has no upper bound."""
+    if part.upper is None or part.lower is None:
+        return 0
+    width = part.upper - part.lower
+    if part.kind == "counts":
+        return int(width) + 1
+    return max(round(width / part.scale[0] * CELLS_PER_STD), 1)
 
 
 def gather_bins(table: Tensor, run: Tensor) -> Tensor:

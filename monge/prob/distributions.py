@@ -94,6 +94,14 @@ class Distribution(nn.Module, abc.ABC):
         """The most probable x, (*S, d)."""
         return self.values(params).argmax(-1).to(params.dtype)
 
+    def present(self, params: Tensor) -> Tensor:
+        """The parameters of the same distributions given that no cell is empty."""
+        return params
+
+    def log_present(self, params: Tensor) -> Tensor:
+        """The log-probability that a cell is not empty, (*S, d)."""
+        return params.new_zeros(params.shape[:-1])
+
 
 class BernoulliDistribution(Distribution):
     """P(x = 1) = sigmoid(l)."""
@@ -128,14 +136,15 @@ class BernoulliDistribution(Distribution):
 
 
 class CategoricalDistribution(Distribution):
-    """P(x = k) = softmax(l)_k over k = 0..size-1; `ordered` where the codes are numbers."""
+    """P(x = k) = softmax(l)_k over k = 0..size-1; `ordered` where the codes are numbers, and
+    `optional` where the last code is the empty cell."""
 
     normal = False
     share: Tensor
 
-    def __init__(self, entries: int, size: int, ordered: bool) -> None:
+    def __init__(self, entries: int, size: int, ordered: bool, optional: bool = False) -> None:
         super().__init__()
-        self.count, self.ordered = size, ordered
+        self.count, self.ordered, self.optional = size, ordered, optional
         self.register_buffer("share", torch.ones(entries, size), persistent=False)
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
@@ -158,6 +167,18 @@ class CategoricalDistribution(Distribution):
 
     def values(self, params: Tensor) -> Tensor:
         return params.log_softmax(-1)
+
+    def present(self, params: Tensor) -> Tensor:
+        if not self.optional:
+            return params
+        masked = params.clone()
+        masked[..., -1] = -torch.inf
+        return masked
+
+    def log_present(self, params: Tensor) -> Tensor:
+        if not self.optional:
+            return super().log_present(params)
+        return params[..., :-1].logsumexp(-1) - params.logsumexp(-1)
 
 
 class MixtureDistribution(Distribution):

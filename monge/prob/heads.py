@@ -4,15 +4,16 @@ Entries are independent given their parameters; scales may be learned instead of
 
 Binary entries are Bernoulli; labels and up to 64 levels categorical; more levels are mixtures of
 logistics discretised to them; counts have a probability for each bin of integers; reals are
-mixtures of Gaussians. Entries of one kind and size form a group that is computed at once, so a
-table costs a pass for each kind of column and an image costs one.
+mixtures of Gaussians. Numbers that may be empty, have atoms or bounds are mixed numbers around
+these. Entries of one kind and size form a group that is computed at once, so a table costs a pass
+for each kind of column and an image costs one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -29,6 +30,7 @@ from .distributions import (
     GaussianMixture,
     MixtureDistribution,
 )
+from .mixed_number import MixedNumber
 
 
 class LearnedScales(nn.Module):
@@ -64,8 +66,9 @@ def log_scale_mask(head: Head) -> Tensor:
     """Which parameters of a head are log-scales, (P,)."""
     found = torch.zeros(head.width, dtype=torch.bool)
     for (distribution, _), own in zip(head.homes, head.slices, strict=True):
-        if isinstance(distribution, MixtureDistribution):
-            found[own.stop - distribution.components : own.stop] = True
+        number = distribution.number if isinstance(distribution, MixedNumber) else distribution
+        if isinstance(number, MixtureDistribution):
+            found[own.stop - number.components : own.stop] = True
     return found
 
 
@@ -85,6 +88,7 @@ class EntryGroup:
     entries: Tensor  # (d,)
     mean: Tensor  # (d,)
     scale: Tensor  # (d,)
+    parts: tuple[Space, ...] = ()  # the space of each; of columns only
 
 
 class Head(nn.Module):
@@ -193,6 +197,17 @@ class Head(nn.Module):
         found = [one for distribution, own in pairs for one in distribution.values(own).unbind(-2)]
         return [found[i] for i in self.inverse.tolist()]
 
+    def present(self, params: Tensor) -> Tensor:
+        """The parameters of the same distributions given that no cell is empty."""
+        groups = zip(self.distributions(), self.params_of(params), strict=True)
+        parts = [distribution.present(own).flatten(-2) for distribution, own in groups]
+        return torch.cat(parts, -1)[..., self.places.argsort()]
+
+    def log_present(self, params: Tensor) -> Tensor:
+        """The log-probability that each entry is not empty, (*S, D)."""
+        groups = zip(self.distributions(), self.params_of(params), strict=True)
+        return self.concat([distribution.log_present(own) for distribution, own in groups])
+
     def initial_params(self) -> Tensor:
         """Parameters (P,) that match the training marginals: the initial output bias."""
         values = torch.cat(
@@ -240,17 +255,26 @@ class HeadMarginals(Marginals):
 
 
 def group_entries(space: Space) -> list[EntryGroup]:
-    """The entries of an event by kind and size."""
+    """The entries of an event by kind, size and support."""
+    mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
     if space.kind != "columns":
-        mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
-        return [EntryGroup(space.kind, space.size, torch.arange(space.dims), mean, scale)]
-    mean, scale = space.spread("mean"), space.spread("scale")
-    found: dict[tuple[Kind, int], list[int]] = {}
+        parts = () if space.is_plain else (space,)
+        return [EntryGroup(space.kind, space.size, torch.arange(space.dims), mean, scale, parts)]
+    found: dict[tuple[Any, ...], list[int]] = {}
     for place, column in enumerate(space.columns):
-        found.setdefault((column.kind, column.size), []).append(place)
+        bounds = column.lower is not None, column.upper is not None
+        support = column.optional, len(column.atoms), bounds
+        found.setdefault((column.kind, column.size, support), []).append(place)
     return [
-        EntryGroup(kind, size, torch.tensor(entries), mean[entries], scale[entries])
-        for (kind, size), entries in found.items()
+        EntryGroup(
+            kind,
+            size,
+            torch.tensor(entries),
+            mean[entries],
+            scale[entries],
+            tuple(space.columns[place] for place in entries),
+        )
+        for (kind, size, _), entries in found.items()
     ]
 
 
@@ -259,11 +283,14 @@ def distribution_of(
 ) -> Distribution:
     """The distribution of a group of entries."""
     few = group.size <= MAX_CATEGORICAL_LEVELS if levels == "auto" else levels == "categorical"
+    mixed = bool(group.parts) and not group.parts[0].is_plain
     match group.kind:
         case "binary":
             return BernoulliDistribution(group.mean)
         case "label":
-            return CategoricalDistribution(len(group.entries), group.size, ordered=False)
+            return CategoricalDistribution(
+                len(group.entries), group.size, ordered=False, optional=mixed
+            )
         case "levels" if few:
             return CategoricalDistribution(len(group.entries), group.size, ordered=True)
         case "levels":
@@ -271,14 +298,14 @@ def distribution_of(
                 components, group.mean, group.scale, top=group.size - 1
             )
         case "counts":
-            return BinnedCounts(
-                [
-                    Space(kind="counts", mean=(m,), scale=(s,))
-                    for m, s in zip(group.mean.tolist(), group.scale.tolist(), strict=True)
-                ],
-                COUNT_BINS,
-            )
+            numbers = zip(group.mean.tolist(), group.scale.tolist(), strict=True)
+            plain = [Space(kind="counts", mean=(m,), scale=(s,)) for m, s in numbers]
+            counts = BinnedCounts(group.parts or plain, COUNT_BINS)
+            optional = mixed and group.parts[0].optional  # bins know of bounds themselves
+            return MixedNumber(group.parts, counts, components) if optional else counts
         case "real":
+            if mixed:
+                return MixedNumber(group.parts, None, components)
             return GaussianMixture(components, group.mean, group.scale)
     raise DataError(
         f"expected binary, label, levels, counts or real entries, found {group.kind}; "

@@ -141,6 +141,7 @@ class Categorical(Codec):
             rows=len(x),
             high=(float(size - 1),),
             missing=bool((x < 0).any()),
+            optional=MISSING in self.names,
         )
 
 

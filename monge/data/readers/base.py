@@ -74,6 +74,7 @@ class RawData:
     target: str | None = None
     inputs: tuple[str, ...] = ()  # what the target is predicted from; none means all beside it
     table: bool = False
+    plain: bool = False  # whether numbers have neither atoms nor bounds, as in published tables
     named: bool = True  # whether the names of the columns are the file's own
     keys: Mapping[str, str | int] = field(default_factory=dict)  # what a frame calls its columns
     labels: frozenset[str] = frozenset()  # fields that hold names whatever they look like

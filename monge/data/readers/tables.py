@@ -225,7 +225,24 @@ def fit(
     if not len(values):
         raise Unfit.drop(name, "has no values")
     if label or dtype == "category":
-        return fit_names(column, found, name, missing and options.missing == "category")
+        return fit_names(column, found, name, missing and options.models_empty)
+    codec = fit_cells(column, found, values, name, dtype, missing, options, at)
+    if isinstance(codec, Binary) and missing and options.models_empty:
+        return fit_names(column, found, name, blank=True)  # the third value is the empty cell
+    return codec
+
+
+def fit_cells(
+    column: Column,
+    found: np.ndarray,
+    values: np.ndarray,
+    name: str,
+    dtype: str,
+    missing: bool,
+    options: Options,
+    at: Locator,
+) -> Codec:
+    """The codec that the distinct `values` of a column that is not known to be names ask for."""
     if found.dtype.kind != "O":
         return fit_number(found, values, name, dtype, missing, at)
     if all(type(value) is int and abs(value) < WRAPS for value in values):
@@ -275,7 +292,7 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
     if not len(strange):
         whole = all(str(value).lstrip("+-").isdigit() for value in values)
         if whole and any(abs(int(value)) >= WRAPS for value in values):
-            return fit_names(column, found, name, not seen.all() and options.missing == "category")
+            return fit_names(column, found, name, not seen.all() and options.models_empty)
         if whole and is_large(exact := np.array([int(value) for value in values])):
             return fit_number(cells, exact, name, "int64", False, at)
         return fit_number(cells, read[:-1], name, "int64" if whole else "float64", False, at)
@@ -293,7 +310,7 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
             f"has {found[row]!r} where a number belongs",
             "text",
         )
-    return fit_names(column, found, name, not seen.all() and options.missing == "category")
+    return fit_names(column, found, name, not seen.all() and options.models_empty)
 
 
 def number(value: Any) -> float:

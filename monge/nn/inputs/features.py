@@ -1,7 +1,8 @@
 """Events and conditions as numbers near one, which is what networks read.
 
 Numbers are standardised by the training split, binary values become -1 and 1, names one-hot; a
-value that was not seen is 0 in every feature.
+value that was not seen is 0 in every feature. A number that may be empty or sit on an atom has an
+indicator of each of these beside it, and an empty cell is the mean.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ...core.space import Space
 
 class Features(nn.Module):
     """The features of an event: of an entry x_i either (x_i - shift_i) factor_i, or for a label
-    the indicators 1[x_i = 0], ..., 1[x_i = size - 1].
+    the indicators 1[x_i = 0], ..., 1[x_i = size - 1]; of a number with atoms a_k the first and
+    1[x_i = a_k], and where it may be empty 1[x_i is empty].
 
     `owner[f]` is the entry of the flattened event that feature f belongs to. Where they are
     `held`, numbers beyond the training range are read as its ends, so that what reads them need
@@ -28,7 +30,8 @@ class Features(nn.Module):
     owner: Tensor
     shift: Tensor
     factor: Tensor
-    code: Tensor
+    code: Tensor  # (F,): the value that an indicator stands for, NaN for an empty cell
+    indicates: Tensor  # (F,): which features are indicators
     ends: Tensor
 
     def __init__(self, space: Space, held: bool = False) -> None:
@@ -42,14 +45,15 @@ class Features(nn.Module):
         lengths = torch.tensor([len(names) for names, *_ in tables])
         owner = owners + starts[:-1].repeat_interleave(lengths)
         self.register_buffer("owner", owner, persistent=False)
-        for place, name in enumerate(("shift", "factor", "code"), 1):
+        for place, name in enumerate(("shift", "factor", "code", "indicates"), 1):
             values = torch.cat([entry[place] for entry in tables])
             self.register_buffer(name, values, persistent=False)
         self.register_buffer("ends", training_range(space)[:, owner], persistent=False)  # (2, F)
         self.width, self.held = len(owner), held and bool(self.ends.isfinite().any())
         ends = torch.bincount(owner).cumsum(0).tolist()
         self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
-        self.plain = not bool((self.code >= 0).any())  # one feature an entry, all of them affine
+        self.plain = not bool(self.indicates.any())  # one feature an entry, all of them affine
+        self.has_empty = any(part.optional for part in space.columns or (space,))
 
     def forward(self, batch: Batch) -> Tensor:  # (B, width)
         x = batch.x.reshape(len(batch), -1).to(self.factor.dtype)  # (B, D)
@@ -76,8 +80,11 @@ class Features(nn.Module):
         features = (value - self.shift[which]) * self.factor[which]
         if self.plain:
             return features
-        code = self.code[which]
-        return torch.where(code < 0, features, (value == code).to(features.dtype))
+        hit = value == self.code[which]
+        if self.has_empty:
+            hit = hit | (value.isnan() & self.code[which].isnan())
+            features = features.nan_to_num(0.0)
+        return torch.where(self.indicates[which], hit.to(features.dtype), features)
 
 
 class Conditions(nn.Module):
@@ -106,19 +113,29 @@ def training_range(space: Space) -> Tensor:
     return torch.where(number, ends, torch.tensor([[-torch.inf], [torch.inf]]))
 
 
-def feature_table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The owner, shift, factor and label code (-1 for none) of each feature of a plain space."""
+def feature_table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of each feature of a plain space the owner, shift and factor, the value that it indicates
+    and whether it is such an indicator."""
     entries = torch.arange(space.dims)
-    one, none = torch.ones(space.dims), torch.full((space.dims,), -1.0)
+    one = torch.ones(space.dims)
+    none, affine = torch.full((space.dims,), -1.0), torch.zeros(space.dims, dtype=torch.bool)
     if space.kind in ("real", "counts", "levels"):
         mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
         # An entry that hardly ever leaves one level is not blown up: a level is a whole step.
         scale = scale if space.kind == "real" else scale.clamp_min(1.0)
-        return entries, mean, 1 / scale, none
+        states = [*space.atoms, *((torch.nan,) if space.optional else ())]
+        zeros, ones = torch.zeros(len(states)), torch.ones(len(states))
+        return (
+            torch.cat([entries, zeros.long()]),
+            torch.cat([mean, zeros]),
+            torch.cat([1 / scale, ones]),
+            torch.cat([none, torch.tensor(states)]),
+            torch.cat([affine, ones.bool()]),
+        )
     if space.kind == "binary":
-        return entries, one / 2, 2 * one, none
+        return entries, one / 2, 2 * one, none, affine
     if space.kind == "label":
         owner = entries.repeat_interleave(space.size)
         code = torch.arange(space.size, dtype=torch.get_default_dtype()).repeat(space.dims)
-        return owner, torch.zeros_like(code), torch.ones_like(code), code
+        return owner, torch.zeros_like(code), torch.ones_like(code), code, code >= 0
     raise DataError(f"{space.name or 'the event'} holds {space}, which has no features; embed it")

@@ -1,0 +1,91 @@
+r"""Numbers made nearly normal, one column at a time: y = g(x), increasing, with log dy/dx.
+
+g is linear between `KNOTS` knots laid through the quantiles of the training values, which it maps
+to those of a standard normal, and linear beyond them. Its slopes are kept within a factor of
+`MAX_STRETCH` of that of standardisation, so that repeated values are not blown up. Numbers between
+bounds pass through their unbounded coordinate first. Empty cells and atoms have no y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..core.space import Space
+from .mixed_number import BoundedCoordinate
+
+KNOTS = 33
+MAX_STRETCH = 20.0
+
+
+class MarginalMap(nn.Module):
+    """g of d numbers; as made it standardises, and `fit` lays it through training values."""
+
+    knots: Tensor  # (d, K): in the unbounded coordinate, rising
+    scores: Tensor  # (d, K): y there, rising
+
+    def __init__(self, parts: Sequence[Space]) -> None:
+        super().__init__()
+        self.coordinates = nn.ModuleList(BoundedCoordinate([part]) for part in parts)
+        self.atoms = [part.atoms for part in parts]
+        scores = torch.special.ndtri((torch.arange(KNOTS) + 0.5) / KNOTS)
+        mean = torch.tensor([part.mean[0] for part in parts])[:, None]
+        scale = torch.tensor([part.scale[0] for part in parts])[:, None]
+        t, slope = self.unbound(mean.T)
+        widths = (scale.T.log() + slope).exp().T
+        self.register_buffer("knots", t.T + widths * scores)
+        self.register_buffer("scores", scores.repeat(len(parts), 1))
+
+    def unbound(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """t(x) and log dt/dx, (B, d)."""
+        pairs = [one(x[:, i : i + 1]) for i, one in enumerate(self.coordinates)]
+        return torch.cat([t for t, _ in pairs], 1), torch.cat([s for _, s in pairs], 1)
+
+    @torch.no_grad()
+    def fit(self, x: Tensor, seen: Tensor) -> None:
+        """Lay the map through training values x (B, d) where `seen`; NaN and atoms are left out."""
+        for i, one in enumerate(self.coordinates):
+            here = seen[:, i] & ~x[:, i].isnan()
+            for atom in self.atoms[i]:
+                here &= x[:, i] != atom
+            if int(here.sum()) < 2:
+                continue
+            t = one(x[here, i : i + 1])[0][:, 0].double().sort().values
+            levels = (torch.arange(KNOTS, device=t.device) + 0.5) / KNOTS
+            place = levels * (len(t) - 1)
+            low = place.floor().long()
+            high = (low + 1).clamp(max=len(t) - 1)
+            knots = t[low] + (place - low) * (t[high] - t[low])
+            scores = torch.special.ndtri(levels.double())
+            spread = float(t.std(correction=0)) or 1.0
+            # Slopes within bounds, by moving knots apart and scores together.
+            gaps = knots.diff().clamp_min(float(scores.diff().min()) * spread / MAX_STRETCH)
+            rise = scores.diff().clamp_min(gaps / (spread * MAX_STRETCH))
+            start = knots[KNOTS // 2] - gaps[: KNOTS // 2].sum()
+            first = -rise[: KNOTS // 2].sum()
+            zero = t.new_zeros(1)
+            self.knots[i] = (start + torch.cat([zero, gaps.cumsum(0)])).to(self.knots)
+            self.scores[i] = (first + torch.cat([zero, rise.cumsum(0)])).to(self.scores)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y and log dy/dx, (B, d)."""
+        t, slope = self.unbound(x)
+        y, inner = piecewise_linear(t, self.knots, self.scores)
+        return y, slope + inner
+
+    def inverse(self, y: Tensor) -> Tensor:
+        t, _ = piecewise_linear(y, self.scores, self.knots)
+        parts = [one.inverse(t[:, i : i + 1]) for i, one in enumerate(self.coordinates)]
+        return torch.cat(parts, 1)
+
+
+def piecewise_linear(x: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """The broken line through (starts, ends), each (d, K), at x (B, d), and its log-slope."""
+    segment = torch.searchsorted(starts, x.T.contiguous()).sub(1)
+    segment = segment.clamp(0, starts.shape[1] - 2)  # (d, B)
+    low, high = starts.gather(1, segment), starts.gather(1, segment + 1)
+    start, end = ends.gather(1, segment), ends.gather(1, segment + 1)
+    slope = (end - start) / (high - low)
+    return (start + slope * (x.T - low)).T, slope.log().T
