@@ -1,8 +1,8 @@
 r"""Numbers made nearly normal, one column at a time: y = g(x), increasing, with log dy/dx.
 
 g is linear between `KNOTS` knots laid through the quantiles of the training values, which it maps
-to those of a standard normal, and linear beyond them. Its slopes are kept within a factor of
-`MAX_STRETCH` of that of standardisation, so that repeated values are not blown up. Numbers between
+to those of a standard normal, and standardises beyond them. Its slopes are kept within a factor
+of `MAX_STRETCH` of that of standardisation, so that repeated values are not blown up. Numbers between
 bounds pass through their unbounded coordinate first. Empty cells and atoms have no y.
 """
 
@@ -23,8 +23,8 @@ MAX_STRETCH = 20.0
 class MarginalMap(nn.Module):
     """g of d numbers; as made it standardises, and `fit` lays it through training values."""
 
-    knots: Tensor  # (d, K): in the unbounded coordinate, rising
-    scores: Tensor  # (d, K): y there, rising
+    knots: Tensor  # (d, K + 2): in the unbounded coordinate, rising
+    scores: Tensor  # (d, K + 2): y there, rising
 
     def __init__(self, parts: Sequence[Space]) -> None:
         super().__init__()
@@ -35,6 +35,7 @@ class MarginalMap(nn.Module):
         scale = torch.tensor([part.scale[0] for part in parts])[:, None]
         t, slope = self.unbound(mean.T)
         widths = (scale.T.log() + slope).exp().T
+        scores = torch.cat([scores[:1] - 1, scores, scores[-1:] + 1])
         self.register_buffer("knots", t.T + widths * scores)
         self.register_buffer("scores", scores.repeat(len(parts), 1))
 
@@ -45,7 +46,7 @@ class MarginalMap(nn.Module):
 
     @torch.no_grad()
     def fit(self, x: Tensor, seen: Tensor) -> None:
-        """Lay the map through training values x (B, d) where `seen`; NaN and atoms are left out."""
+        """Lay the map through the numbers x (B, d) that are `seen`; atoms are left out."""
         for i, one in enumerate(self.coordinates):
             here = seen[:, i] & ~x[:, i].isnan()
             for atom in self.atoms[i]:
@@ -65,9 +66,11 @@ class MarginalMap(nn.Module):
             rise = scores.diff().clamp_min(gaps / (spread * MAX_STRETCH))
             start = knots[KNOTS // 2] - gaps[: KNOTS // 2].sum()
             first = -rise[: KNOTS // 2].sum()
-            zero = t.new_zeros(1)
-            self.knots[i] = (start + torch.cat([zero, gaps.cumsum(0)])).to(self.knots)
-            self.scores[i] = (first + torch.cat([zero, rise.cumsum(0)])).to(self.scores)
+            one_step = t.new_ones(1)  # the slope of standardisation beyond the ends
+            steps = torch.cat([0 * one_step, spread * one_step, gaps, spread * one_step])
+            rises = torch.cat([0 * one_step, one_step, rise, one_step])
+            self.knots[i] = (start - spread + steps.cumsum(0)).to(self.knots)
+            self.scores[i] = (first - 1 + rises.cumsum(0)).to(self.scores)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y and log dy/dx, (B, d)."""

@@ -98,7 +98,7 @@ class MixedNumber(Distribution):
     def __init__(
         self, parts: Sequence[Space], number: Distribution | None, components: int
     ) -> None:
-        """number: the distribution of what is no atom; None for a mixture of Gaussians of t(x)."""
+        """number: how what is no atom is distributed; None for a mixture of Gaussians of t(x)."""
         super().__init__()
         self.coordinate = BoundedCoordinate(parts)
         self.optional = parts[0].optional
