@@ -57,6 +57,17 @@ class Batch:
         """Consecutive pieces of nearly equal size."""
         return [self[part] for part in torch.arange(len(self)).chunk(pieces)]
 
+    def hide(self, hidden: Tensor, space: Space) -> Batch:
+        """The same rows with the cells `hidden` (B, *event) unknown, and a value of the support in
+        their place."""
+        mean = space.spread("mean").to(self.x)
+        kinds = [part.kind for part in space.columns] or [space.kind]
+        number = torch.tensor([kind in ("real", "counts") for kind in kinds], device=mean.device)
+        whole = torch.tensor([kind == "counts" for kind in kinds], device=mean.device)
+        filling = torch.where(whole, mean.round(), mean) * number
+        x = torch.where(hidden, filling.to(self.x.dtype), self.x)
+        return replace(self, x=x, observed=self.observed_mask & ~hidden)
+
     @property
     def rows(self) -> Tensor:
         """Row numbers that key the noise of a bound; 0, 1, ... by default."""

@@ -2,8 +2,8 @@ r"""Numbers made nearly normal, one column at a time: y = g(x), increasing, with
 
 g is linear between `KNOTS` knots laid through the quantiles of the training values, which it maps
 to those of a standard normal, and standardises beyond them. Its slopes are kept within a factor
-of `MAX_STRETCH` of that of standardisation, so that repeated values are not blown up. Numbers between
-bounds pass through their unbounded coordinate first. Empty cells and atoms have no y.
+of `MAX_STRETCH` of that of standardisation, so that repeated values are not blown up. Numbers
+between bounds pass through their unbounded coordinate first. Empty cells and atoms have no y.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""Tables as people have them: every generative model that takes a table of numbers takes one of
+names, holes, atoms and bounds, samples rows of the same support and fills cells in."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from monge import data
+from monge.compatibility import check_compatible
+from monge.core.abilities import CanComplete, CanSample, HasLikelihood
+from monge.core.errors import MongeError
+from monge.core.space import Space
+from monge.registry import entries, find
+
+FAMILIES = (
+    "baseline",
+    "autoregressive",
+    "latent",
+    "flow",
+    "diffusion",
+    "adversarial",
+    "transport",
+)
+NUMBERS = Space(kind="real", shape=(7,), rows=400, mean=(0.0,) * 7, scale=(1.0,) * 7)
+
+
+def troubled(n: int = 400) -> pd.DataFrame:
+    """A table with everything that people's tables have."""
+    rng = np.random.default_rng(0)
+    kind = rng.choice(["a", "b", "c"], n, p=[0.6, 0.3, 0.1])
+    age = rng.gamma(4.0, 9.0, n).round(1)
+    tip = np.where(rng.random(n) < 0.4, 0.0, rng.gamma(2.0, 2.0, n).round(2))
+    table = pd.DataFrame(
+        {
+            "kind": kind,
+            "age": np.where(rng.random(n) < 0.2, np.nan, age),
+            "children": rng.poisson(1.5, n),
+            "tip": tip,
+            "share": rng.beta(2.0, 3.0, n),
+            "member": rng.random(n) < 0.5,
+            "score": rng.normal(size=n) + (kind == "a"),
+        }
+    )
+    table["deck"] = pd.Series(np.where(rng.random(n) < 0.5, None, rng.choice(["x", "y"], n)))
+    table.loc[rng.random(n) < 0.1, "children"] = np.nan
+    return table
+
+
+@pytest.fixture(scope="module")
+def view():
+    return data.open(troubled()).view()
+
+
+def takes_tables(name: str) -> bool:
+    try:
+        check_compatible(name, find(name), NUMBERS)
+    except MongeError:
+        return False
+    return issubclass(find(name), CanSample | HasLikelihood)
+
+
+MODELS = [
+    entry.name
+    for entry in entries()
+    if entry.family in FAMILIES and "real" in entry.events and takes_tables(entry.name)
+]
+
+
+def trained(name: str, view, steps: int = 2):
+    owner = find(name)
+    torch.manual_seed(0)
+    model = owner.smallest_config(view.space).build(view.space)
+    batch = view.split("train").whole()
+    model.initialise_from_data(batch)
+    for update in model.updates():
+        params = list(update.params)
+        optimiser = torch.optim.Adam(params, 1e-3) if params else None
+        for _ in range(steps):
+            total = sum(term.mean() for term in update.loss(batch).values())
+            assert torch.isfinite(total), update.name
+            if optimiser:
+                optimiser.zero_grad()
+                total.backward()
+                optimiser.step()
+    return model.eval()
+
+
+def check_support(view, x: torch.Tensor) -> None:
+    for column, values in zip(view.space.columns, x.T, strict=True):
+        empty = values.isnan()
+        assert column.optional or not empty.any(), column.name
+        seen = values[~empty]
+        if column.kind in ("label", "binary"):
+            size = 2 if column.kind == "binary" else column.size
+            assert set(seen.tolist()) <= set(range(size)), column.name
+        if column.kind == "counts":
+            assert torch.equal(seen, seen.round()), column.name
+        if column.lower is not None:
+            assert bool((seen >= column.lower).all()), column.name
+        if column.upper is not None:
+            assert bool((seen <= column.upper).all()), column.name
+
+
+def test_the_support_is_found(view):
+    columns = {column.name: column for column in view.space.columns}
+    assert view.space.kind == "columns"
+    assert {name for name, column in columns.items() if column.optional} == {
+        "age",
+        "children",
+        "deck",
+    }
+    assert columns["tip"].atoms == (0.0,)
+    assert {name for name, column in columns.items() if column.lower == 0} >= {"tip", "share"}
+    assert columns["share"].upper == 1
+    assert columns["score"].is_plain
+    assert columns["deck"].size == 3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_numbers_take_tables(name, view):
+    check_compatible(name, find(name), view.space)
+    model = trained(name, view)
+    batch = view.split("test").whole()
+    if isinstance(model, HasLikelihood):
+        assert torch.isfinite(model.likelihood(batch).value).all()
+    if isinstance(model, CanSample):
+        x = model.sample(64, generator=torch.Generator().manual_seed(0))
+        assert x.shape == (64, len(view.space.columns))
+        check_support(view, x)
+    if isinstance(model, CanComplete):
+        check_completion(model, view, batch)
+
+
+def check_completion(model, view, batch) -> None:
+    """Known cells stay, unknown ones are filled, and no filled cell is empty."""
+    hidden = torch.rand(batch.x.shape, generator=torch.Generator().manual_seed(1)) < 0.3
+    hidden |= view.space.empty(batch.x)
+    hidden[:, 0] = False
+    asked = batch.hide(hidden, view.space)
+    x = model.complete(asked, generator=torch.Generator().manual_seed(2))
+    known = ~hidden
+    assert torch.equal(x[known], batch.x[known].to(x))
+    assert not bool(view.space.empty(x)[hidden].any())
+    check_support(view, x)
