@@ -71,7 +71,7 @@ def compare(name: str, chosen: argparse.Namespace) -> None:
 
 def baselines(run: Run, what: str, settings: tuple[str, ...]) -> np.ndarray:
     """Log-likelihoods of the test rows under the better autoregression."""
-    splits = [pieces(run.rows(None, split).whole()) for split in ("train", "valid", "test")]
+    splits = [pieces(run.split(None, split).whole()) for split in ("train", "valid", "test")]
     regressions = {order: Regression(splits[0], order) for order in ORDERS}
     order = max(ORDERS, key=lambda p: regressions[p].scores(splits[1]).mean())
     found = {f"ar({order})": regressions[order].scores(splits[2])}
@@ -148,7 +148,7 @@ def gaussian(weights: Tensor, factor: Tensor, x: Tensor, y: Tensor) -> Tensor:
 @torch.no_grad()
 def mean_kl(run: Run) -> float:
     """Mean KL term of a test row."""
-    rows = run.rows(None, "test").whole()
+    rows = run.split(None, "test").whole()
     batch = rows[torch.arange(min(len(rows), 256))]
     noise = torch.randn(
         1, len(batch), batch.x.shape[1], run.model.latent.shape[1], generator=make_generator(0)

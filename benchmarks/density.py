@@ -92,7 +92,7 @@ def measure(name: str, model: str, budget: str, most: int | None, known: float |
     task, started = TASKS[name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = monge.fit(model, task.data, budget=budget, out=f"{folder}/run")
-        rows = run.rows()
+        rows = run.split()
         rows.index = rows.index[:most]
         found = row_likelihoods(run.require(HasLikelihood), chunks(rows), run.space.dims)
     value, error = found.score.value, found.score.stderr

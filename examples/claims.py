@@ -137,7 +137,7 @@ def dropout_and_bagging(steps: int, where: Path, figure: Figure) -> Verdict:
 
 def truth(run: monge.Run) -> np.ndarray:
     """The names of the test rows' labels."""
-    return run.view.decode(run.rows().whole().x).astype(str)
+    return run.view.decode(run.split().whole().x).astype(str)
 
 
 def vae_and_gan(steps: int, where: Path, figure: Figure) -> Verdict:
@@ -146,7 +146,7 @@ def vae_and_gan(steps: int, where: Path, figure: Figure) -> Verdict:
     vae = fitted(where, "vae", "vae", "digits", "latent=4", steps=steps)
     gan = fitted(where, "gan", "dcgan", "digits", steps=steps)
     z = torch.randn(DRAWN, 4, generator=make_generator(0))
-    real = vae.rows().whole().x.float().numpy()
+    real = vae.split().whole().x.float().numpy()
     shown = {
         "data": real,
         "VAE": np.asarray(vae.decode(z), np.float32).reshape(-1, 1, 8, 8),
@@ -280,7 +280,7 @@ def ae_and_vae(steps: int, where: Path, figure: Figure) -> Verdict:
     sides, shown = {}, {}
     for name in ("ae", "vae"):
         run = fitted(where, name, name, "digits", "latent=8", steps=steps)
-        rows = run.rows().whole()
+        rows = run.split().whole()
         real = rows.x.float().flatten(1)
         z = torch.randn(DRAWN, 8, generator=make_generator(0))
         made = torch.as_tensor(np.asarray(run.decode(z), np.float32)).flatten(1)

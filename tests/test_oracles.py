@@ -105,7 +105,7 @@ def test_a_small_discrete_distribution_is_learned(kind):
 def test_no_model_beats_the_true_density(name):
     """The mean log-likelihood of a model stays below that of the density of the data."""
     dataset = data.open(name, "rows=2000")
-    test = dataset.view().rows("test").whole().x
+    test = dataset.view().split("test").whole().x
     truth = dataset.density(test.double()).mean().item()
     run = monge.fit("mixture", dataset)
     found = run.score().score

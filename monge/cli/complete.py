@@ -96,7 +96,7 @@ def command(
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
     found, overrides = runs.load(run), Overrides.parse(settings)
-    there = found.rows(data)
+    there = found.split(data)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     if hide:
         hidden = mask(hide, found.space)

@@ -88,7 +88,7 @@ def command(
         result["noise"] = scores.noise
         text += f"\n± {scores.noise:.4f} is the Monte Carlo error of the mean"
     if found.view.text:
-        metrics = perplexity(found, found.rows(data, split), scores)
+        metrics = perplexity(found, found.split(data, split), scores)
         result |= {name: score.value for name, score in metrics.items()}
         text += "".join(
             f"\n{name.replace('_', ' ')} {score.value:.4f}" for name, score in metrics.items()

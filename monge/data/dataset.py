@@ -318,7 +318,7 @@ class View:
         alone = () if self.given else self.selection.schema.one_sided(self.event.name)
         return (*self.dataset.notes, *alone, *(self.augment.notes if self.augment else ()))
 
-    def rows(self, split: str) -> Split:
+    def split(self, split: str) -> Split:
         """A split as it is."""
         return Split(self, self.index(split))
 

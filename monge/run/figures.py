@@ -55,7 +55,7 @@ def write_figures(run: Run) -> None:
     if isinstance(run.model, CanTransfer) and run.space.is_picture:
         write_transfers(run, folder / "transfers.png")
     if run.space.is_picture:
-        valid = run.rows(None, "valid")
+        valid = run.split(None, "valid")
         rows = valid.batch(torch.arange(min(len(valid), MAX_GRID_IMAGES))).x.numpy()
         image_grid.write_grid(folder / "data.png", rows, run.space)
     if run.space.given:
@@ -73,7 +73,7 @@ def write_figures(run: Run) -> None:
             folder / "samples.png", run.sample_tensor(MAX_GRID_IMAGES).numpy(), run.space
         )
     elif run.space.shape == (2,) and run.space.kind == "real":
-        rows = run.rows(None, "valid").whole().x.numpy()[:2000]
+        rows = run.split(None, "valid").whole().x.numpy()[:2000]
         image_grid.write_points(folder / "samples.png", run.sample_tensor(2000).numpy(), rows)
 
 
@@ -90,7 +90,7 @@ def is_image_to_image(space: Space) -> bool:
 
 def write_translations(run: Run, path: Path) -> None:
     """Held-out sources, their translations and, for paired data, the targets."""
-    valid = run.rows(None, "valid")
+    valid = run.split(None, "valid")
     rows = valid.batch(torch.arange(min(len(valid), MAX_TRANSLATED)))
     ((name, source),) = run.space.given.items()
     made = run.sample_tensor(len(rows), rows.to(run.compute.torch_device()).given)
@@ -106,7 +106,7 @@ def write_translations(run: Run, path: Path) -> None:
 def write_density_figure(run: Run, path: Path) -> None:
     """The model's density on the plane, beside training rows."""
     model = run.require(HasLikelihood)
-    rows = run.rows(None, "train")
+    rows = run.split(None, "train")
     some = rows.batch(torch.arange(min(len(rows), MAX_DENSITY_ROWS))).x.numpy()
     device = run.compute.torch_device()
 
@@ -119,7 +119,7 @@ def write_density_figure(run: Run, path: Path) -> None:
 
 def write_enlargements(run: Run, path: Path) -> None:
     """Held-out small images, several samples of each, and the true image."""
-    valid, model = run.rows(None, "valid"), run.require(CanEnlarge)
+    valid, model = run.split(None, "valid"), run.require(CanEnlarge)
     rows = valid.batch(torch.arange(min(len(valid), MAX_ENLARGED)))
     given = rows.to(run.compute.torch_device()).given
     small = rows.given[model.source].x

@@ -127,7 +127,7 @@ def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[s
     """Perplexity and bits per character, and BLEU and chrF of translations."""
     if run.view.text is None:
         return {}
-    rows = run.rows(what, split)
+    rows = run.split(what, split)
     found: dict[str, Metric] = {}
     if isinstance(run.model, HasLikelihood):
         found |= perplexity(run, rows, row_likelihoods(run.model, chunks(rows), run.space.dims))

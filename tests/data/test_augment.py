@@ -39,7 +39,7 @@ def test_only_training_batches_change_and_the_generator_decides():
     assert not torch.equal(first, batch(plain).given["x"].x)
     assert torch.equal(batch(rows).x, batch(plain).x)  # labels do not move
     assert torch.equal(
-        batch(view("augment=shift2").rows("train")).given["x"].x, batch(plain).given["x"].x
+        batch(view("augment=shift2").split("train")).given["x"].x, batch(plain).given["x"].x
     )  # a split as it is
 
 

@@ -70,7 +70,7 @@ def test_a_table_of_customers_keeps_its_dates():
         kinds = [field.space.kind for field in source.fields.values()]
         assert kinds == ["counts", "label", "real"]
         view = source.view()
-        decoded = view.decode(view.rows("all").whole().x)
+        decoded = view.decode(view.split("all").whole().x)
         assert decoded["joined"].dtype == frame["joined"].dtype
         assert decoded["joined"].equals(frame["joined"])
 

@@ -17,7 +17,7 @@ def save(folder, count, shape=(6, 8), start=0):
 
 
 def whole(source, split="all"):
-    rows = source.view(target="target").rows(split).whole()
+    rows = source.view(target="target").split(split).whole()
     return rows.given["source"].x, rows.x
 
 
@@ -25,7 +25,7 @@ def test_a_word_makes_the_given_and_keeps_the_picture_as_the_event():
     source, plain = data.open("digits+half"), data.open("digits")
     assert (source.main, source.target, source.name) == (("source",), "target", "digits+half")
     x, y = whole(source)
-    assert torch.equal(y, plain.view().rows("all").whole().x)
+    assert torch.equal(y, plain.view().split("all").whole().x)
     assert torch.equal(x[:, :, :4], y[:, :, :4])
     assert not x[:, :, 4:].any()
     for split in ("train", "valid", "test"):
@@ -111,7 +111,7 @@ def test_more_folders_than_two_are_classes(tmp_path):
 def test_pairs_are_read_in_the_terms_of_a_run():
     terms = data.open("digits+half").view(target="target").to_dict()
     other = data.open("digits+edges", "rows=30", fields=terms)
-    assert other.view(target="target").rows("all").whole().x.shape == (30, 1, 8, 8)
+    assert other.view(target="target").split("all").whole().x.shape == (30, 1, 8, 8)
     with pytest.raises(UsageError, match="the run was fitted on moons"):
         data.open("digits+half", fields=data.open("moons").fields_dict())
     with pytest.raises(DataError, match="1x4x4 where the run has 1x8x8"):
@@ -123,14 +123,14 @@ def test_one_side_of_pairs_may_be_a_side_of_what_nobody_paired():
     terms = source.view(target="target").to_dict()
     again = data.open("digits~digits+half", fields=terms)
     assert again.fingerprint == source.fingerprint
-    assert not source.view(target="target").rows("train").whole().x[..., 4:, :].any()
+    assert not source.view(target="target").split("train").whole().x[..., 4:, :].any()
 
 
 def test_toys_know_their_modes():
     for name, count, spread in (("ring", 8, 0.02), ("grid", 25, 0.05)):
         density = data.open(name).density
         assert (len(density.centres), density.spread) == (count, spread)
-        x = data.open(name).view().rows("all").whole().x.double()
+        x = data.open(name).view().split("all").whole().x.double()
         apart = torch.cdist(x, density.centres).amin(1)
         assert (apart < 4 * spread).double().mean() > 0.999
 

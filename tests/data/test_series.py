@@ -47,14 +47,14 @@ def test_a_table_with_times_becomes_windows_of_one_array():
     assert (source.main, source.target) == (("series",), "future")
     view = source.view(target="future")
     assert list(view.given) == ["past"]
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     assert batch.x.shape[1:] == (5, 2)
     assert batch.given["past"].x.shape[1:] == (20, 2)
     a = batch.given["past"].x[:, -1, 0]
     assert torch.equal(batch.x[:, 0, 0], a + 1)  # the future begins where the past ends
     flats = {source.tensors[name].flat.data_ptr() for name in ("series", "past", "future")}
     assert len(flats) == 1
-    series = source.view().rows("all").whole().x
+    series = source.view().split("all").whole().x
     assert torch.equal(series, torch.cat([batch.given["past"].x, batch.x], 1))
     first = source.fields["time"].codec.decode(source.tensors["time"][:1].numpy())[0]
     assert first == "2020-01-31 20:00:00"
@@ -62,7 +62,7 @@ def test_a_table_with_times_becomes_windows_of_one_array():
 
 def test_splits_are_by_time_and_no_future_is_in_two():
     source = data.open(frame(), "lookback=20", "horizon=5")
-    future = source.view(target="future").rows("all").whole().x[..., 0]  # channel a is the step
+    future = source.view(target="future").split("all").whole().x[..., 0]  # channel a is the step
     touched = {
         split: set(future[rows].flatten().tolist()) for split, rows in source.splits.items()
     }
@@ -115,7 +115,7 @@ def test_one_channel_is_a_sequence_of_numbers(tmp_path):
     frame()[["when", "b"]].to_csv(tmp_path / "x.csv", index=False)
     source = data.open(tmp_path / "x.csv", "horizon=4", "lookback=8")
     assert source.fields["future"].space.shape == (4,)
-    assert source.view().rows("test").whole().x.shape[1:] == (12,)
+    assert source.view().split("test").whole().x.shape[1:] == (12,)
 
 
 def test_packed_files_need_no_ending(tmp_path):
@@ -140,7 +140,7 @@ def test_what_is_known_and_the_calendar_are_fields_over_the_future():
     source = data.open(table, "horizon=5", "lookback=20", "known=price", "calendar=true")
     view = source.view(target="future")
     assert list(view.given) == ["past", "known", "calendar"]
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     assert torch.equal(batch.given["known"].x[..., 0], batch.x[..., 0] % 7)
     day = batch.given["calendar"].x
     assert day.shape[1:] == (5, 6)

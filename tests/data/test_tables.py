@@ -33,7 +33,7 @@ def written(tmp_path, text, name="t.csv"):
 
 def whole(view):
     """Every row with NaN (or -1) where nothing was seen, as `decode` takes it."""
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     if batch.observed is None:
         return batch.x
     hole = torch.nan if batch.x.is_floating_point() else -1
@@ -99,12 +99,12 @@ def test_kinds_of_columns(tmp_path):
 
 def test_missing_cells_are_kept_named_or_dropped(tmp_path):
     path = written(tmp_path, MIXED)
-    batch = data.open(path).view().rows("all").whole()
+    batch = data.open(path).view().split("all").whole()
     assert (~batch.observed).nonzero().tolist() == [[2, 1], [3, 2]]
     assert batch.x.isfinite().all()
     named = data.open(path, "missing=category")
     assert named.fields["work"].codec.names[-1] == "(missing)"
-    assert (~named.view().rows("all").whole().observed).nonzero().tolist() == [[3, 2]]
+    assert (~named.view().split("all").whole().observed).nonzero().tolist() == [[3, 2]]
     assert named.view().decode(whole(named.view()))["work"].isna().sum() == 1
     dropped = data.open(path, "missing=drop")
     assert len(dropped) == 3
@@ -269,7 +269,7 @@ def test_homogeneous_tables_are_one_space():
     assert (binary.kind, binary.shape) == ("binary", (2,))
     single = data.open(pd.DataFrame({"a": ["x", "y", "x"]})).view()
     assert (single.space.kind, single.space.shape) == ("label", ())
-    assert single.rows("all").whole().x.dtype == torch.int64
+    assert single.split("all").whole().x.dtype == torch.int64
 
 
 def test_words_choose_columns():
@@ -406,14 +406,14 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
     source = data.open(written(tmp_path, "t,x,wide\n" + rows))
     assert [field.space.kind for field in source.fields.values()] == ["counts", "real", "real"]
     view = source.view()
-    decoded = view.decode(view.rows("all").whole().x)
+    decoded = view.decode(view.split("all").whole().x)
     assert decoded["t"].tolist() == [1700000000 + 7 * i for i in range(40)]
     np.testing.assert_allclose(decoded["x"] - 1e15, np.arange(40) / 4)
     assert source.summary()[0]["low"] >= 1700000000
     other = data.open(
         written(tmp_path, "t,x,wide\n1700000014,1e15,0\n"), fields=source.fields_dict()
     )
-    assert view.decode(other.view().rows("all").whole().x)["t"].tolist() == [1700000014]
+    assert view.decode(other.view().split("all").whole().x)["t"].tolist() == [1700000014]
 
 
 @pytest.mark.parametrize(
@@ -422,4 +422,4 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
 )
 def test_integers_that_int64_cannot_hold_come_back_as_they_were(tmp_path, text, first):
     view = data.open(written(tmp_path, "a,b\n" + f"{text},1.5\n5,2.5\n7,3.5\n" * 4)).view()
-    assert view.decode(view.rows("all").whole().x)["a"][0] == first
+    assert view.decode(view.split("all").whole().x)["a"][0] == first

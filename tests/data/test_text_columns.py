@@ -47,7 +47,7 @@ def test_a_column_of_sentences_is_text_and_no_part_of_the_rows(tmp_path):
             == data.open(frame[["a", "b"]]).splits["train"].tolist()
         )
     view = source.view(given=["caption"])
-    shown = view.rows("train").batch(torch.arange(3)).given["caption"]
+    shown = view.split("train").batch(torch.arange(3)).given["caption"]
     codec = source.fields["caption"].codec
     assert codec.spell(shown.x[0][: shown.length[0]]) in set(frame["caption"])
 
@@ -96,7 +96,7 @@ def test_a_folder_tells_of_its_pictures(tmp_path):
         "caption": "tokens",
         "size": "real",
     }
-    batch = source.view(given=["caption", "size"]).rows("train").batch(torch.arange(5))
+    batch = source.view(given=["caption", "size"]).split("train").batch(torch.arange(5))
     codec, told = source.fields["caption"].codec, batch.given["caption"]
     for x, row, length, size in zip(
         batch.x, told.x, told.length, batch.given["size"].x, strict=True

@@ -336,7 +336,7 @@ def regressed(train, test, order):
 @pytest.mark.parametrize("name_of_data", ["sines", "strokes"])
 def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     view = data.open(name_of_data).view()
-    owner, rows = registry.find(name), view.rows("train")
+    owner, rows = registry.find(name), view.split("train")
     defaults = owner.defaults(view.space)
     torch.manual_seed(0)
     trainer = Trainer(defaults.config.build(view.space), rows, defaults.train, seed=0)
@@ -345,10 +345,10 @@ def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     model = trainer.model.eval()
     trainer.ema.put(trainer.ema.weights)
     with torch.no_grad():
-        found = model.likelihood(view.rows("test").whole()).value.double().mean()
+        found = model.likelihood(view.split("test").whole()).value.double().mean()
 
     def steps(split):
-        batch = view.rows(split).whole()
+        batch = view.split(split).whole()
         x = batch.x.reshape(*batch.x.shape[:2], -1).double().numpy()
         ends = [x.shape[1]] * len(x) if batch.length is None else batch.length.tolist()
         return [row[:end] for row, end in zip(x, ends, strict=True)]

@@ -121,7 +121,7 @@ def test_a_model_without_conditions_cannot_transfer(tmp_path):
 
 def test_small_images_are_means_of_blocks():
     dataset = data.open("digits+low2")
-    rows = dataset.view(None, (), dataset.target).rows("train").batch(torch.arange(5))
+    rows = dataset.view(None, (), dataset.target).split("train").batch(torch.arange(5))
     means = torch.nn.functional.avg_pool2d(rows.x, 2).round()
     assert torch.equal(rows.given["source"].x, means)
     with pytest.raises(DataError, match=r"\+low3.*8x8"):
