@@ -66,7 +66,7 @@ def compare(name: str, chosen: argparse.Namespace) -> None:
             )
             if best is None:
                 best = baselines(run, what, settings)
-            print_row(model, run.score().value, best, mean_kl(run), run.result["step"])
+            print_row(model, run.log_likelihood().value, best, mean_kl(run), run.result["step"])
 
 
 def baselines(run: Run, what: str, settings: tuple[str, ...]) -> np.ndarray:
@@ -78,7 +78,7 @@ def baselines(run: Run, what: str, settings: tuple[str, ...]) -> np.ndarray:
     if not run.space.varies:
         with tempfile.TemporaryDirectory() as folder:
             plain = monge.fit("sequence.linear_ar", what, *settings, out=f"{folder}/run")
-            found["linear_ar"] = plain.score().value
+            found["linear_ar"] = plain.log_likelihood().value
     for name, nats in found.items():
         print_row(name, nats)
     return max(found.values(), key=lambda nats: nats.mean())
@@ -154,7 +154,7 @@ def mean_kl(run: Run) -> float:
         1, len(batch), batch.x.shape[1], run.model.latent.shape[1], generator=make_generator(0)
     )
     z = run.model.infer(batch, noise)
-    return float(run.model.level_rates(batch, z).sum(-1).mean())
+    return float(run.model.level_kls(batch, z).sum(-1).mean())
 
 
 def print_row(

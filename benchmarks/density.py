@@ -95,7 +95,7 @@ def measure(name: str, model: str, budget: str, most: int | None, known: float |
         rows = run.split()
         rows.index = rows.index[:most]
         found = row_likelihoods(run.require(HasLikelihood), chunks(rows), run.space.dims)
-    value, error = found.score.value, found.score.stderr
+    value, error = found.mean.value, found.mean.stderr
     if task.unit == "bits/dim":
         value, error = found.bits_per_dim, abs(found.bits_per_dim / value) * error
     print(

@@ -144,7 +144,9 @@ def print_distances(title: str, x: Tensor, truth: Tensor, note: str = "") -> Non
 
 def made(name: str, rows: int, seed: int) -> Tensor:
     """Rows of a toy that a fit has not seen."""
-    return data.open(name, f"seed={seed}", f"rows={rows}").view("x").split("all").whole().x.double()
+    return (
+        data.open(name, f"seed={seed}", f"rows={rows}").view("x").split("all").whole().x.double()
+    )
 
 
 def distance(x: Tensor, y: Tensor) -> float:

@@ -116,7 +116,7 @@ def measure(name: str, split: int, members: int, settings: Sequence[str]) -> Fou
         rmse = prediction_metrics(predict(run.model, chunks(run.split()), options=options))[
             "rmse"
         ].value
-        score = run.score(None, PASSES).score.value
+        score = run.log_likelihood(None, PASSES).mean.value
     return {
         "name": name,
         "split": split,

@@ -108,7 +108,7 @@ def dropout_and_bagging(steps: int, where: Path, figure: Figure) -> Verdict:
             ensemble=members,
             bag=members > 0,
         )
-        rows = run.score().value
+        rows = run.log_likelihood().value
         first = rows if first is None else first
         size = sum(p.numel() for p in run.model.parameters())
         right = (run.predict()["label"].astype(str).to_numpy() == truth(run)).mean()
@@ -196,7 +196,7 @@ def pixelrnn_and_pixelcnn(steps: int, where: Path, figure: Figure) -> Verdict:
         curves[name] = run.history.dropna(subset="held_out")
         sides[name] = {
             "ms a step": 1000 * run.estimate_cost(timed=True).seconds_per_step,
-            "nats": run.score().score.value,
+            "nats": run.log_likelihood().mean.value,
         }
     left, right = figure.subplots(1, 2)
     bars(left, sides, "ms a step")
@@ -216,7 +216,7 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
         run = start(name, "moons", out=where / name, budget=f"{steps}steps")
         for _ in run.train(f"{steps}steps"):
             pass
-        found = run.score().score
+        found = run.log_likelihood().mean
         sides[name] = {
             "ms a step": 1000 * run.estimate_cost(timed=True).seconds_per_step,
             "nats": found.value,

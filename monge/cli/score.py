@@ -60,10 +60,10 @@ def command(
     found = runs.load(run)
     options = (*overrides.model, *overrides.score)
     check_options(found, options)
-    scores = found.score(data, *options, split=split, seed=seed)
+    scores = found.log_likelihood(data, *options, split=split, seed=seed)
     if out:
         write_rows(out, scores)
-    mean = scores.score
+    mean = scores.mean
     if scores.impossible:
         console.note(
             f"{scores.impossible} of {len(scores.value)} rows have no finite log-likelihood: "

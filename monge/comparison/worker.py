@@ -67,7 +67,7 @@ def evaluate(run: Run) -> None:
     started = time.monotonic()
     write_figures(run)
     run.diagnose()
-    scored = run.score() if isinstance(run.model, HasLikelihood) else None
+    scored = run.log_likelihood() if isinstance(run.model, HasLikelihood) else None
     if scored:
         with replacing(run.folder / ROWS) as fresh:
             np.save(fresh, scored.value)

@@ -74,11 +74,11 @@ class Augment:
         self.moves = [word for word in found if word.home is geometry]
         self.spoils = [word for word in found if word.home is corruption]
         fields = {EVENT: space} | dict(space.given)
-        self.pictures = {name: field for name, field in fields.items() if field.is_picture}
+        self.pictures = {name: field for name, field in fields.items() if field.is_image}
         inputs = {
             name: field
             for name, field in space.given.items()
-            if field.is_picture or (field.kind == "real" and not field.varies)
+            if field.is_image or (field.kind == "real" and not field.varies)
         }
         self.inputs = inputs or ({EVENT: space} if EVENT in self.pictures else {})
         for word in found:

@@ -70,7 +70,7 @@ class Schema(Config):
     def one_sided(self, event: str) -> tuple[str, ...]:
         """A note about a model of only one side of pairs of images."""
         goal = self.target
-        if goal is None or not self.field(goal).space.is_picture:
+        if goal is None or not self.field(goal).space.is_image:
             return ()
         return (
             f"a model of {event} alone; use --target {goal} for a model of {goal} given what it "

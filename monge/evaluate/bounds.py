@@ -131,11 +131,11 @@ def rung(model: HasLikelihood, batch: Batch, samples: int, seed: int) -> Rung:
     value = found.value.double().cpu().numpy()
     scores = RowLikelihoods(value, found.kind, entries(batch, batch.x[0].numel()) / len(batch))
     if found.stderr is None or samples == 1:
-        return Rung(samples, scores.score, None, 1.0)
+        return Rung(samples, scores.mean, None, 1.0)
     spread = found.stderr.double().square()  # the variance of mean(w) / E w of each row
     effective = samples / (1 + (samples - 1) * spread)
     return Rung(
-        samples, scores.score, float(spread.mean() / len(value)) ** 0.5, float(effective.mean())
+        samples, scores.mean, float(spread.mean() / len(value)) ** 0.5, float(effective.mean())
     )
 
 
@@ -146,7 +146,7 @@ def evidence(model: HasPosterior, batch: Batch) -> Metric:
     exact = exact.cpu().double()
     rows = batch.to("cpu").double()
     value = torch.stack([integrated(exact, rows[i : i + 1]) for i in range(len(rows))])
-    return RowLikelihoods(value.numpy(), "exact", batch.x[0].numel()).score
+    return RowLikelihoods(value.numpy(), "exact", batch.x[0].numel()).mean
 
 
 def integrated(model: Any, row: Batch) -> Tensor:

@@ -60,7 +60,7 @@ class FeatureNet(nn.Module):
         self.space, self.classes = replace(space, given={}), classes
         self.read = Features(self.space)
         self.shape: Shape = (self.read.width,)
-        if space.is_picture:
+        if space.is_image:
             self.shape = (space.shape[0], *(min(side, SIDE) for side in space.shape[1:]))
         self.body = architecture(self.shape).build(self.shape)
         self.head = nn.Sequential(nn.SiLU(), nn.Linear(WIDTH, classes or math.prod(self.shape)))
@@ -69,7 +69,7 @@ class FeatureNet(nn.Module):
 
     def prepare(self, batch: Batch) -> Tensor:  # (B, *shape)
         seen = self.read(batch)
-        if not self.space.is_picture:
+        if not self.space.is_image:
             return seen
         _, height, width = self.shape
         return F.adaptive_avg_pool2d(seen.unflatten(1, self.space.shape), (height, width))

@@ -79,8 +79,8 @@ def is_translation(model: Model) -> bool:
     return (
         not model.is_unpaired
         and len(given) == 1
-        and model.space.is_picture
-        and given[0].is_picture
+        and model.space.is_image
+        and given[0].is_image
         and given[0].shape[1:] == model.space.shape[1:]
     )
 

@@ -52,9 +52,9 @@ def write_figures(run: Run) -> None:
         write_translations(run, folder / "translations.png")
     if isinstance(run.model, CanEnlarge):
         write_enlargements(run, folder / "enlargements.png")
-    if isinstance(run.model, CanTransfer) and run.space.is_picture:
+    if isinstance(run.model, CanTransfer) and run.space.is_image:
         write_transfers(run, folder / "transfers.png")
-    if run.space.is_picture:
+    if run.space.is_image:
         valid = run.split(None, "valid")
         rows = valid.batch(torch.arange(min(len(valid), MAX_GRID_IMAGES))).x.numpy()
         image_grid.write_grid(folder / "data.png", rows, run.space)
@@ -68,7 +68,7 @@ def write_figures(run: Run) -> None:
         write_density_figure(run, folder / "density.png")
     if not isinstance(run.model, CanSample):
         return
-    if run.space.is_picture:
+    if run.space.is_image:
         image_grid.write_grid(
             folder / "samples.png", run.sample_tensor(MAX_GRID_IMAGES).numpy(), run.space
         )
@@ -81,9 +81,9 @@ def is_image_to_image(space: Space) -> bool:
     """Whether the event and its one condition are images of one size."""
     given = list(space.given.values())
     return (
-        space.is_picture
+        space.is_image
         and len(given) == 1
-        and given[0].is_picture
+        and given[0].is_image
         and given[0].shape[1:] == space.shape[1:]
     )
 
@@ -144,7 +144,7 @@ def write_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:
     places = [name for name in names if name[0] == "z" and name[1:].isdigit()]
     z = torch.tensor(codes[places].to_numpy())
     rest = [name for name in names if name not in (*places, "row")]
-    sheet = manifold(run, z) if run.space.is_picture else None
+    sheet = manifold(run, z) if run.space.is_image else None
     over = (
         None
         if sheet is None

@@ -252,7 +252,7 @@ class Run(SavedRun):
         for x in model.stream(n, encode_conditions(self, given, settings), options, generator):
             yield x.cpu()
 
-    def score(
+    def log_likelihood(
         self, what: Any = None, *settings: str, split: str | None = None, seed: int = 0
     ) -> RowLikelihoods:
         """log p of every row: of the test split of the run's own data or of a dataset that has

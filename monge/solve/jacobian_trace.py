@@ -60,7 +60,7 @@ def gradient(value: Tensor, x: Tensor, keep: bool) -> Tensor:
     )[0]
 
 
-def draw_probes(
+def sample_probes(
     rows: Tensor, count: int, shape: Sequence[int], seed: int = 0, kind: Probe = "rademacher"
 ) -> Tensor:
     """Probes keyed by the row's number, float64, (B, count, *shape)."""

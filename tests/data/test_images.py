@@ -271,7 +271,8 @@ def test_binarise_is_fresh_in_training_and_fixed_elsewhere():
 
 def test_binarise_fixed_is_what_binarise_scores():
     fixed, fresh = (
-        data.open(f"digits+{word}").view().split("train") for word in ("binarise-fixed", "binarise")
+        data.open(f"digits+{word}").view().split("train")
+        for word in ("binarise-fixed", "binarise")
     )
     index = torch.arange(100)
     assert torch.equal(fixed.batch(index, train=True).x, fresh.batch(index).x)

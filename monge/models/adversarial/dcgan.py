@@ -101,7 +101,7 @@ class DCGAN(AdversarialModel):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        if not space.is_picture or min(space.shape[1:]) < 2:
+        if not space.is_image or min(space.shape[1:]) < 2:
             return (
                 f"dcgan expected images (channels, rows, columns) of at least 2x2 pixels, "
                 f"found {space}; use adversarial.gan"

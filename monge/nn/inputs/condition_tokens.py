@@ -29,14 +29,14 @@ class ConditionTokens(nn.Module):
         super().__init__()
         self.space, self.width, self.table = space, width, None
         self.patch = (
-            -(-max(space.shape[1:], default=1) // MAX_PATCHES_PER_SIDE) if space.is_picture else 0
+            -(-max(space.shape[1:], default=1) // MAX_PATCHES_PER_SIDE) if space.is_image else 0
         )
         if space.kind == "tokens":
             self.table = None if shared else nn.Parameter(torch.randn(space.size, width))
             return
-        self.features = Features(space if space.is_picture or not space.shape else one_step(space))
+        self.features = Features(space if space.is_image or not space.shape else one_step(space))
         entries = self.features.width
-        if space.is_picture:
+        if space.is_image:
             entries = space.shape[0] * self.patch**2
             self.place = nn.Parameter(0.5 * torch.randn(self.patches, width))
         self.lift = nn.Linear(entries, width)
@@ -49,7 +49,7 @@ class ConditionTokens(nn.Module):
     @property
     def most(self) -> int:
         """Steps of the longest row."""
-        if self.space.is_picture:
+        if self.space.is_image:
             return self.patches
         return self.space.shape[0] if self.space.shape else 1
 
@@ -58,7 +58,7 @@ class ConditionTokens(nn.Module):
             known = self.table if table is None else table
             assert known is not None, "symbols have vectors, own or shared"
             return F.embedding(self.symbols(batch), known), batch.length
-        if self.space.is_picture:
+        if self.space.is_image:
             return self.lift(self.cut(batch)) + self.place, None
         x = batch.x if self.space.shape else batch.x[:, None]
         steps = self.features(Batch(x.flatten(0, 1))).unflatten(0, x.shape[:2])  # (B, T, F)
