@@ -43,7 +43,7 @@ def run_job(where: Path, model: str, seed: int, threads: int, out: IO[str]) -> N
         run = start(
             model,
             plan.data,
-            *plan.words,
+            *plan.settings,
             given=plan.given,
             target=plan.target or None,
             seed=seed,

@@ -68,9 +68,9 @@ def find(word: str) -> Word:
 class Augment:
     """What is done to the event and to each condition of a training batch."""
 
-    def __init__(self, words: Sequence[str], space: Space) -> None:
+    def __init__(self, names: Sequence[str], space: Space) -> None:
         self.space = space
-        found = [find(word) for word in words if word != NONE]
+        found = [find(word) for word in names if word != NONE]
         self.moves = [word for word in found if word.home is geometry]
         self.spoils = [word for word in found if word.home is corruption]
         fields = {EVENT: space} | dict(space.given)

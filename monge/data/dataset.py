@@ -114,11 +114,11 @@ class Dataset:
         """event | given, as a run sees it."""
         return View(select(self.schema, event, given, target), self)
 
-    def with_defaults(self, *words: str) -> tuple[Dataset, list[str]]:
+    def with_defaults(self, *settings: str) -> tuple[Dataset, list[str]]:
         """The same rows with those proposed settings that the user has not set, and these."""
         unsaid = [
             word
-            for word in words
+            for word in settings
             if (name := word.partition("=")[0]) in MODEL_PROPOSALS
             and getattr(self.options, name) == getattr(Options, name)
         ]

@@ -71,7 +71,7 @@ class CausalConv(Stepwise[ConvQueue]):
         taps = torch.cat([x[:, start : start + steps] for start in starts], 2)
         return F.linear(taps, self.weight, self.bias)
 
-    def start(self, n: int, most: int) -> ConvQueue:
+    def start(self, n: int, max_steps: int) -> ConvQueue:
         return ConvQueue(n, self)
 
     def step(self, state: ConvQueue, x: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class ConvRings(State):
     batched product of it, and the steps of the layers have only the present left to add.
     """
 
-    def __init__(self, convs: Sequence[CausalConv], n: int, most: int) -> None:
+    def __init__(self, convs: Sequence[CausalConv], n: int, max_steps: int) -> None:
         one, sizes = convs[0], torch.tensor([conv.past for conv in convs])
         self.width, self.taps, self.place = one.inputs, one.kernel - 1, 0
         device = one.weight.device
@@ -96,7 +96,7 @@ class ConvRings(State):
         self.bias = torch.stack([conv.bias for conv in convs])[:, None]  # (C, 1 or n, outputs)
         start = sizes.cumsum(0) - sizes
         apart = torch.tensor([conv.dilation for conv in convs])[:, None]
-        times = torch.arange(max(most, 1))[:, None, None]
+        times = torch.arange(max(max_steps, 1))[:, None, None]
         reads = (times - apart * torch.arange(self.taps, 0, -1)) % sizes[:, None] + start[:, None]
         self.reads = reads.flatten(1).to(device).unbind()  # (C (k - 1),) for each step
         self.writes = (times[..., 0] % sizes + start).to(device).unbind()  # (C,) for each step

@@ -135,8 +135,8 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
             read.append(out[:, -steps:])
         return self.end(read)
 
-    def start(self, n: int, most: int, context: Tensor | None = None) -> DilatedState:
-        rings = ConvRings([conv for block in self.blocks for conv in block.convs], n, most)
+    def start(self, n: int, max_steps: int, context: Tensor | None = None) -> DilatedState:
+        rings = ConvRings([conv for block in self.blocks for conv in block.convs], n, max_steps)
         steps, number = [], 0
         for block in self.blocks:
             steps.append(block.stepper(number))

@@ -109,7 +109,7 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         parts = last if self.carries > 1 else (last,)
         return y, RecurrentState(list(zip(*parts, strict=True)))
 
-    def start(self, n: int, most: int) -> RecurrentState:
+    def start(self, n: int, max_steps: int) -> RecurrentState:
         zero = self.layer(0)[0].new_zeros(n, self.config.width)
         return RecurrentState([(zero,) * self.carries] * self.config.depth)
 

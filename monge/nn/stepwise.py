@@ -1,7 +1,7 @@
 """Maps of sequences that can be taken one step at a time, so that sampling costs one pass.
 
-    state = net.start(n, most)            # n sequences of at most `most` steps, nothing seen yet
-    for t in range(most):
+    state = net.start(n, max_steps)       # n sequences of at most `max_steps` steps, none seen
+    for t in range(max_steps):
         y_t = net.step(state, x_t)        # equals net(x)[:, t], and the state now knows x_t
 
 What a step needs of the past is its state: the last hidden vector of a recurrent network, the
@@ -57,8 +57,8 @@ class Stepwise(nn.Module, abc.ABC, Generic[S]):
         """Every step at once, (B, T, inputs) -> (B, T, outputs)."""
 
     @abc.abstractmethod
-    def start(self, n: int, most: int) -> S:
-        """The state of n sequences before their first step; they will have at most `most`."""
+    def start(self, n: int, max_steps: int) -> S:
+        """The state of n sequences before their first step; they will have at most `max_steps`."""
 
     @abc.abstractmethod
     def step(self, state: S, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class ConditionedStepwise(Stepwise[S]):
         """Every step at once, (B, T, inputs) -> (B, T, outputs)."""
 
     @abc.abstractmethod
-    def start(self, n: int, most: int, context: Tensor | None = None) -> S:
+    def start(self, n: int, max_steps: int, context: Tensor | None = None) -> S:
         """The state before the first step; the context of every step is known from the start."""
 
 
@@ -121,8 +121,8 @@ class ContextAdded(ConditionedStepwise[ContextAddedState]):
         added = self.project_context(context)
         return self.net(x if added is None else x + added)
 
-    def start(self, n: int, most: int, context: Tensor | None = None) -> ContextAddedState:
-        return ContextAddedState(self.net.start(n, most), self.project_context(context))
+    def start(self, n: int, max_steps: int, context: Tensor | None = None) -> ContextAddedState:
+        return ContextAddedState(self.net.start(n, max_steps), self.project_context(context))
 
     def step(self, state: ContextAddedState, x: Tensor) -> Tensor:
         if state.context is not None:

@@ -46,7 +46,7 @@ def data_tables(run: Run) -> list[str]:
         ["event", str(space)],
         ["training rows", str(space.rows)],
         *(["given " + name, str(part)] for name, part in space.given.items()),
-        *(["read with", f"data.{word}"] for word in origin["words"]),
+        *(["read with", f"data.{setting}"] for setting in origin["overrides"]),
         ["fingerprint", origin["fingerprint"][:16]],
     ]
     columns = [

@@ -39,7 +39,7 @@ def run_metrics(
     cost = found.pop("cost")
     others: dict[str, dict[str, Metric]] = {
         "codes": probe_metrics(run, what, split),
-        "words": text_metrics(run, what, split),
+        "text": text_metrics(run, what, split),
         "forecasts": forecast_metrics(run, what, split),
     }
     return found | {name: group for name, group in others.items() if group} | {"cost": cost}

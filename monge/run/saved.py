@@ -202,7 +202,7 @@ class SavedRun:
             raise RunError(
                 f"{self.folder} was fitted on arrays, which it does not store; pass the data again"
             )
-        source = loading.open(about["what"], *about["words"])
+        source = loading.open(about["what"], *about["overrides"])
         if source.fingerprint != about["fingerprint"]:
             raise RunError(
                 f"{about['what']} has changed since {self.folder} was started; restore "

@@ -192,14 +192,18 @@ def test_a_run_remembers_what_was_proposed_and_resumes_bit_for_bit(tmp_path, mon
     once, twice = (
         start("predict.mlp", "digits", *words, out=tmp_path / name) for name in ("once", "twice")
     )
-    assert once.metadata["data"]["words"] == ["rows=200", "augment=shift1,noise5", "balance=true"]
+    assert once.metadata["data"]["overrides"] == [
+        "rows=200",
+        "augment=shift1,noise5",
+        "balance=true",
+    ]
     assert list(once.train("12steps"))
     assert list(twice.train("5steps"))
     assert list(load(tmp_path / "twice").train("12steps"))
     tensors = [load_file(tmp_path / name / "last.safetensors") for name in ("once", "twice")]
     assert all(torch.equal(tensors[0][key], tensors[1][key]) for key in tensors[0])
     plain = start("predict.mlp", "digits", *words, "data.augment=none", out=tmp_path / "plain")
-    assert plain.metadata["data"]["words"] == ["rows=200", "augment=none", "balance=true"]
+    assert plain.metadata["data"]["overrides"] == ["rows=200", "augment=none", "balance=true"]
 
 
 def test_conditions_are_named_as_the_event_is_not():

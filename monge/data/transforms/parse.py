@@ -58,8 +58,8 @@ class Change:
         return typing.get_type_hints(self.call)["codec"]
 
 
-def find(words: Sequence[str]) -> list[Change]:
-    return [change(word) for word in words]
+def find(transforms: Sequence[str]) -> list[Change]:
+    return [change(word) for word in transforms]
 
 
 def change(word: str) -> Change:

@@ -31,10 +31,10 @@ class BeamTree(State):
     def __init__(self, trunk: KeyValueCache, beams: int) -> None:
         self.trunk, self.beams, self.alone = trunk, beams, trunk.steps
         self.enter, self.angles = trunk.enter, trunk.angles
-        self.steps, self.most = trunk.steps, trunk.most
+        self.steps, self.max_steps = trunk.steps, trunk.max_steps
         self.count = self.kept = self.alone  # keys of a row, now and after the last pruning
         n, heads, size, _ = trunk.k.shape
-        room = self.alone + beams * (self.most - self.alone)
+        room = self.alone + beams * (self.max_steps - self.alone)
         self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
         self.k[:, :, : self.alone] = trunk.k[..., : self.alone].mT
         self.v[:, :, : self.alone] = trunk.v[:, :, : self.alone]
@@ -45,9 +45,9 @@ class BeamTree(State):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step of every sequence and attend to its path: (n beams, heads, d) each ->
         (n beams, heads d)."""
-        if self.steps == self.most:
+        if self.steps == self.max_steps:
             raise UsageError(
-                f"the state was started for {self.most} steps and all are taken; "
+                f"the state was started for {self.max_steps} steps and all are taken; "
                 "start it with more"
             )
         first, last = self.count, self.count + self.beams
@@ -70,7 +70,7 @@ class BeamTree(State):
         assert known is not None, "called only if there is a bias"
         late = torch.arange(count - self.alone, device=known.device) // self.beams + self.alone
         step = torch.cat([torch.arange(self.alone, device=known.device), late])
-        return known[: self.k.shape[1], :, self.most - self.steps + step]
+        return known[: self.k.shape[1], :, self.max_steps - self.steps + step]
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
         """Continue with `rows`, of which every `beams` neighbours, as many as before, belong to
@@ -107,8 +107,8 @@ class BeamTree(State):
         v = self.v.repeat_interleave(self.beams, 0).gather(2, slots)
         cache = copy.copy(self.trunk)
         cache.steps = self.steps
-        keys = k.new_empty(n * self.beams, heads, size, self.most)
-        values = v.new_empty(n * self.beams, heads, self.most, size)
+        keys = k.new_empty(n * self.beams, heads, size, self.max_steps)
+        values = v.new_empty(n * self.beams, heads, self.max_steps, size)
         keys[..., : self.steps], values[:, :, : self.steps] = k, v
         cache.store(keys, values)
         if cache.bias is not None:

@@ -175,10 +175,10 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         return self.middle(x, lambda h: ask(h, memory))
 
     def start(
-        self, n: int, most: int, memory: CrossAttentionMemory | None = None
+        self, n: int, max_steps: int, memory: CrossAttentionMemory | None = None
     ) -> TransformerBlockState:
         state = TransformerBlockState(
-            self.look.start(n, most),
+            self.look.start(n, max_steps),
             self.look.find,
             None,
             prepare_residual(self.look.leave),

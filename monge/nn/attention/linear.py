@@ -102,7 +102,7 @@ class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         return self.leave(merge_heads(causal_linear_attention(*self.project(x))))
 
-    def start(self, n: int, most: int) -> LinearAttentionState:
+    def start(self, n: int, max_steps: int) -> LinearAttentionState:
         new = self.leave.weight.new_zeros
         return LinearAttentionState(
             prepare(self.enter),

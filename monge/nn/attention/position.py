@@ -80,11 +80,11 @@ class SinusoidalPositions(AbsolutePositions):
 
 
 class LearnedPositions(AbsolutePositions):
-    """A free vector for each of the first `most` places."""
+    """A free vector for each of the first `max_steps` places."""
 
-    def __init__(self, width: int, most: int, join: Join = "add") -> None:
+    def __init__(self, width: int, max_steps: int, join: Join = "add") -> None:
         super().__init__(width, join)
-        self.weight = nn.Parameter(0.02 * torch.randn(most, width))
+        self.weight = nn.Parameter(0.02 * torch.randn(max_steps, width))
 
     def table(self, length: int) -> Tensor:
         if length > len(self.weight):
@@ -208,12 +208,12 @@ class AlibiBias(RelativeBias):
 
 
 def absolute_positions(
-    kind: Positions, width: int, most: int, join: Join = "add"
+    kind: Positions, width: int, max_steps: int, join: Join = "add"
 ) -> AbsolutePositions | None:
     """What joins the steps, for the kinds that do."""
     if kind == "sinusoidal":
         return SinusoidalPositions(width, join)
-    return LearnedPositions(width, most, join) if kind == "learned" else None
+    return LearnedPositions(width, max_steps, join) if kind == "learned" else None
 
 
 def relative_bias(kind: Positions, heads: int) -> RelativeBias | None:

@@ -160,22 +160,27 @@ class KeyValueCache(State):
     Keys are stored by columns: one query against many keys is faster so than by the fused kernel.
     """
 
-    def __init__(self, layer: CausalAttention, n: int, most: int) -> None:
+    def __init__(self, layer: CausalAttention, n: int, max_steps: int) -> None:
         heads, size, like = layer.heads, layer.size, layer.leave.weight
         gain = torch.cat(
             [like.new_full((layer.inputs,), size**-0.5), like.new_ones(2 * layer.inputs)]
         )  # queries are scaled, not scores
         self.enter = prepare_linear(layer.enter, gain)
-        self.angles = None if layer.rotary is None else layer.rotary.table(most)  # (most, d) each
-        self.bias: Tensor | None = None  # (n heads, 1, most): of distances most - 1 down to 0
+        self.angles = None  # (max_steps, d) each
+        if layer.rotary is not None:
+            self.angles = layer.rotary.table(max_steps)
+        self.bias: Tensor | None = None  # (n heads, 1, max_steps): distances max_steps - 1 to 0
         if layer.relative is not None:
-            distance = torch.arange(most - 1, -1, -1, device=like.device)
+            distance = torch.arange(max_steps - 1, -1, -1, device=like.device)
             self.bias = layer.relative.of(distance)[:, None].repeat(n, 1, 1)
-        self.steps, self.most = 0, most
-        self.store(like.new_empty(n, heads, size, most), like.new_empty(n, heads, most, size))
+        self.steps, self.max_steps = 0, max_steps
+        self.store(
+            like.new_empty(n, heads, size, max_steps), like.new_empty(n, heads, max_steps, size)
+        )
 
     def store(self, k: Tensor, v: Tensor) -> None:
-        """k: (n, heads, d, most), v: (n, heads, most, d); products take rows and heads as one."""
+        """k: (n, heads, d, max_steps), v: (n, heads, max_steps, d); products
+        take rows and heads as one axis."""
         self.k, self.v, self.keys, self.values = k, v, k.flatten(0, 1), v.flatten(0, 1)
         self.strides = self.keys.stride(), self.values.stride()
 
@@ -188,7 +193,7 @@ class KeyValueCache(State):
         """Add a step's keys and values and attend to all so far: (n, heads, d) each -> (n heads,
         1, d)."""
         place, past = self.steps, self.steps + 1
-        if place == self.most:
+        if place == self.max_steps:
             raise UsageError(
                 f"the state was started for {place} steps and all are taken; start it with more"
             )
@@ -202,7 +207,7 @@ class KeyValueCache(State):
         if self.bias is None:
             scores = torch.bmm(q, keys)  # (n heads, 1, t + 1)
         else:
-            bias = self.bias.narrow(2, self.most - past, past)
+            bias = self.bias.narrow(2, self.max_steps - past, past)
             scores = torch.baddbmm(bias, q, keys)
         return torch.bmm(scores.softmax(2), values)
 
@@ -212,8 +217,8 @@ class CausalAttention(MultiHeadAttention, Stepwise[KeyValueCache]):
 
     causal = True
 
-    def start(self, n: int, most: int) -> KeyValueCache:
-        return KeyValueCache(self, n, most)
+    def start(self, n: int, max_steps: int) -> KeyValueCache:
+        return KeyValueCache(self, n, max_steps)
 
     def step(self, state: KeyValueCache, x: Tensor) -> Tensor:
         return self.leave(self.find(state, x))

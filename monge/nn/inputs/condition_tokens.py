@@ -47,7 +47,7 @@ class ConditionTokens(nn.Module):
         return height * width
 
     @property
-    def most(self) -> int:
+    def max_steps(self) -> int:
         """Steps of the longest row."""
         if self.space.is_image:
             return self.patches
