@@ -56,7 +56,7 @@ class RowLikelihoods:
 
     value: NDArray[np.float64]  # (N,)
     kind: LikelihoodKind
-    dims: float  # entries of a row; their mean where rows vary in length
+    dims: float  # entries of a row; their mean if rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
     description: str = ""  # how the estimate was made
 
@@ -69,7 +69,7 @@ class RowLikelihoods:
 
     @property
     def noise(self) -> float | None:
-        """The part of the mean's error that is Monte-Carlo noise, where it is known."""
+        """The part of the mean's error that is Monte-Carlo noise, if known."""
         if self.stderr is None:
             return None
         return float(np.square(self.stderr).sum() ** 0.5 / len(self.stderr))
@@ -84,7 +84,7 @@ class RowLikelihoods:
         return -float(self.value.mean()) / (self.dims * math.log(2))
 
     def minus(self, other: RowLikelihoods) -> Metric:
-        """The mean of these rows less that of others, with the error of both."""
+        """The mean of these rows minus that of others, with the combined error."""
         own, known = self.mean, other.mean
         error = math.hypot(own.stderr, known.stderr)
         return Metric(own.value - known.value, own.kind, error)

@@ -54,7 +54,7 @@ MAX_GAP_ROWS = 1000
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What is known of the data and the fit besides the rows."""
+    """Facts about the data and the fit besides the rows."""
 
     density: Density | None = None
     features: Callable[[Batch], Tensor] | None = None  # events as points (n, F) of a network

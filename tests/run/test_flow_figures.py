@@ -67,7 +67,7 @@ def test_a_fit_writes_the_figures_of_its_model(model, what, given, names, tmp_pa
     assert names <= {path.name for path in (run.folder / "figures").iterdir()}
     if model == "superres":
         found = run.evaluate()
-        assert found["small_picture_error"].value <= 0.5 / 16
+        assert found["low_resolution_error"].value <= 0.5 / 16
         assert found["psnr"].unit == "dB"
         assert -1 <= found["ssim"].value <= 1
         assert found["rows_scored_per_second"].value > 0
