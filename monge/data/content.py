@@ -110,7 +110,7 @@ def unpacked(path: Path, most: int) -> int:
                 size += len(piece)
         return size
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be unpacked ({error}); fetch it again") from error
+        raise DataError(f"{path} cannot be unpacked ({error}); download it again") from error
 
 
 def read(path: Path) -> bytes:

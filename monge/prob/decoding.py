@@ -3,12 +3,13 @@ r"""Decoding of sequences symbol by symbol: sampling and beam search.
 Sampling: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the
 k most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al.
 2020) excluded; greedy decoding is top-1. Beam search keeps the k most probable prefixes and
-returns the finished sequence of the largest
+returns the finished sequence with the largest
 
 $$s(x) = \log p(x) / T^\alpha$$
 
-with T its symbols, the end included, and $\alpha$ the length penalty: 0 seeks the most probable
-sequence, 1 the most probable symbol on average. All rows are searched at once on one state.
+with T the number of its symbols, including the end, and $\alpha$ the length penalty: 0 maximises
+the probability of the sequence, 1 the mean log-probability per symbol. All rows are searched at
+once with one state.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def truncate_logits(logits: Tensor, options: SymbolSampling) -> Tensor:
         logits = logits.masked_fill(logits < least, -math.inf)
     if options.top_p < 1:
         p, order = logits.softmax(-1).sort(-1, descending=True)
-        late = p.cumsum(-1) - p >= options.top_p  # what precedes it has the probability already
+        late = (
+            p.cumsum(-1) - p >= options.top_p
+        )  # the symbols before it already have this probability
         logits = logits.masked_fill(late.scatter(-1, order, late), -math.inf)
     return logits
 
@@ -70,8 +73,8 @@ def truncate_logits(logits: Tensor, options: SymbolSampling) -> Tensor:
 def sample_symbols(
     decoder: StepDecoder, uniform: Tensor, end: int | None, options: SymbolSampling
 ) -> Iterator[Tensor]:
-    """The next symbol of every row (n,), step by step, one for each row of `uniform` (steps, n) at
-    most; rows that have ended repeat their end, and when all have, nothing more comes."""
+    """Yield the next symbol of every row (n,), at most one per row of `uniform` (steps, n);
+    finished rows repeat their end, and the iteration stops when all are finished."""
     n, device = uniform.shape[1], uniform.device
     rows, symbol, ended = torch.arange(n, device=device), None, None
     for noise in uniform:
@@ -97,7 +100,7 @@ def sample_symbols(
 def beam_search(
     decoder: StepDecoder, n: int, max_length: int, end: int, beams: int = 5, penalty: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The best sequences found (n, max_length), their end repeated, and the score of each (n,)."""
+    """The best sequences found (n, max_length), with the end repeated, and their scores (n,)."""
     search = BeamSearch(decoder, n, max_length, end, beams, penalty)
     for length in range(1, max_length + 1):
         if not search.extend(length):
@@ -107,9 +110,9 @@ def beam_search(
 
 def top_extensions(live: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The `count` largest sums of a prefix's log p, live (m, k), and that of its next symbol,
-    log_p (m k, V): the sums in their order, their prefixes and their symbols, (m, count) each.
+    log_p (m k, V): the sorted sums, their prefixes and their symbols, (m, count) each.
 
-    They lie in as many runs of symbols as they are themselves: those whose maxima are largest.
+    They lie in the `count` blocks of symbols with the largest maxima.
     """
     (m, k), size = live.shape, log_p.shape[1]
     runs = size // SYMBOL_BLOCK
@@ -123,7 +126,7 @@ def top_extensions(live: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Ten
     origin, run = top // runs, top % runs  # (m, count)
     rows = torch.arange(m, device=live.device)[:, None] * k
     sums = cut[rows + origin, run] + live.gather(1, origin)[..., None]  # (m, count, RUN)
-    rest = log_p[:, runs * SYMBOL_BLOCK :].reshape(m, k, -1) + live[..., None]  # fewer than a run
+    rest = log_p[:, runs * SYMBOL_BLOCK :].reshape(m, k, -1) + live[..., None]  # less than a block
     score, which = torch.cat([sums.flatten(1), rest.flatten(1)], 1).topk(count, 1)
     late, left = which - count * SYMBOL_BLOCK, max(size - runs * SYMBOL_BLOCK, 1)
     inside = which.clamp(max=count * SYMBOL_BLOCK - 1)
@@ -136,7 +139,7 @@ def top_extensions(live: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Ten
 
 
 class BeamSearch:
-    """Rows that are still searched, each with k prefixes, and the best that each row found."""
+    """The unfinished rows with k prefixes each, and the best sequence found for each row."""
 
     def __init__(
         self, decoder: StepDecoder, n: int, max_length: int, end: int, beams: int, penalty: float
@@ -145,14 +148,14 @@ class BeamSearch:
         self.beams = beams
         self.symbol: Tensor | None = None
         self.rows = torch.arange(n)
-        self.done = torch.zeros(n, dtype=torch.bool)  # whether a row has nothing left to find
+        self.done = torch.zeros(n, dtype=torch.bool)  # whether the search of a row is finished
         self.found = torch.zeros(n, dtype=torch.long)  # finished sequences of each row
         self.symbols = torch.empty(n, 1, 0, dtype=torch.long)  # (m, k, length)
         self.live = torch.zeros(n, 1)  # log p of each prefix
         self.best, self.score = torch.full((n, max_length), end), torch.full((n,), -math.inf)
 
     def extend(self, length: int) -> bool:
-        """One more symbol for every prefix; false when no row has anything left to find."""
+        """Extend every prefix by a symbol; returns false if all rows are finished."""
         logits = self.decoder.next_logits(self.symbol)
         if length == 1:
             self.to_device(logits)
@@ -192,9 +195,9 @@ class BeamSearch:
         self.best[rows, :length] = symbols[better, which[better]]
 
     def select(self, origin: Tensor, held: int) -> bool:
-        """Rows are done that have found k sequences, or one that no prefix can beat; once there
-        are many they are dropped. The decoder holds `held` prefixes of each row, and origin
-        (m, k) is the one each goes on from."""
+        """Mark rows as finished that have found k sequences, or one that no prefix can beat, and
+        drop them once they are many. The decoder holds `held` prefixes per row; origin (m, k) is
+        the prefix that each new one extends."""
         hope = self.live.amax(1) / self.max_length**self.penalty
         self.done |= (self.found[self.rows] >= self.beams) | (self.score[self.rows] >= hope)
         count = int(self.done.sum())

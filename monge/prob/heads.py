@@ -2,10 +2,10 @@
 
 Entries are independent given their parameters; scales may be learned instead of computed.
 
-Binary entries are Bernoulli; labels and up to 64 levels categorical; more levels are mixtures of
-logistics discretised to them; counts have a probability for each bin of integers; reals are
-mixtures of Gaussians. Entries of one kind and size form a group that is computed at once, so a
-table costs a pass for each kind of column and an image costs one.
+Binary entries are Bernoulli; labels and up to 64 levels categorical; more levels are discretised
+mixtures of logistics; counts have a probability for each bin of integers; reals are mixtures of
+Gaussians. Entries of one kind and size form a group that is computed at once: a table takes one
+pass per kind of column, an image one pass.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ LevelsDistribution = Literal["auto", "categorical", "logistic"]
 MAX_CATEGORICAL_LEVELS = 64
 """Entries with at most this many levels are categorical by default."""
 COUNT_BINS = 64
-"""Bins of a count."""
+"""Bins per count."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Head(nn.Module):
         indices = {"owner": owner, "order": order, "inverse": inverse, "places": places}
         for name, index in indices.items():
             self.register_buffer(name, index, persistent=False)
-        self.register_buffer("zero", torch.zeros(()), persistent=False)  # knows the dtype
+        self.register_buffer("zero", torch.zeros(()), persistent=False)  # holds the dtype
 
     def distributions(self) -> Sequence[Distribution]:
         return [cast(Distribution, distribution) for distribution in self.by_group]
@@ -139,7 +139,8 @@ class Head(nn.Module):
             distribution.fit(values, here)
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
-        """Of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the data."""
+        """log p of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the
+        data."""
         parts = zip(self.distributions(), self.params_of(params), self.split(x, -1), strict=True)
         return self.concat(
             [distribution.log_prob(own, value) for distribution, own, value in parts]

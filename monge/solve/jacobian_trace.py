@@ -2,7 +2,7 @@ r"""The trace of a Jacobian, $\mathrm{tr}\, \partial v / \partial x$, row by row
 
 The exact trace takes one vector-Jacobian product per entry. For a random e with $E\, e e^T = I$,
 $e^T (\partial v / \partial x)\, e$ is an unbiased estimate (Hutchinson 1989) at the cost of one
-product; its variance is $2 \sum_{i \ne j} S_{ij}^2$ with S the symmetric part for random signs, and
+product; its variance is $2 \sum_{i \ne j} S_{ij}^2$ with S the symmetric part for signs, and
 $2 \sum_{ij} S_{ij}^2$ for normal e.
 """
 

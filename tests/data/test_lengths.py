@@ -87,13 +87,13 @@ def test_pairs_and_datasets_may_be_uneven():
 
 def test_equal_lengths_stay_vectors_and_lists_are_not_guessed_at():
     assert data.open(walks([4, 4, 4])).view().space.varies is False
-    with pytest.raises(DataError, match="arrays where their lengths are meant to differ"):
+    with pytest.raises(DataError, match=r"\(1,\), \(2,\)"):
         data.open([[1.0, 2.0], [1.0], [2.0, 3.0]])
     with pytest.raises(DataError, match="have the shapes"):
         data.open([np.ones((3, 2)), np.ones((4, 3)), np.ones((3, 2))])
-    with pytest.raises(DataError, match="x, row 2 has no steps"):
+    with pytest.raises(DataError, match="x, row 2"):
         data.open([np.ones(3), np.ones(0), np.ones(2)])
-    with pytest.raises(DataError, match="x, row 3: inf is not finite"):
+    with pytest.raises(DataError, match="x, row 3: inf"):
         data.open([np.ones(3), np.ones(4), np.array([1.0, np.inf])])
 
 
@@ -134,11 +134,11 @@ def test_other_rows_in_the_terms_of_a_run():
     assert batch.x[0].tolist() == rows[0][:3].tolist()
     low = data.open([np.array([0, 1, 1]), np.array([1, 0]), np.array([0])], fields=kept)
     assert low.view().space.kind == "levels"
-    with pytest.raises(DataError, match="300 is not a whole number from 0 to 255"):
+    with pytest.raises(DataError, match=r"300 .* 0 to 255"):
         data.open([np.array([0, 300]), np.array([1, 0, 2]), np.array([0])], fields=kept)
-    with pytest.raises(DataError, match=r"0\.5 has a fraction"):
+    with pytest.raises(DataError, match=r"0\.5 "):
         data.open([np.array([0, 0.5]), np.array([1, 0, 2.0])], fields=kept)
-    with pytest.raises(DataError, match=r"10 steps where the run has at most 9"):
+    with pytest.raises(DataError, match=r"10 steps .* 9"):
         data.open([np.ones(10, int), np.ones(3, int)], fields=kept)
     with pytest.raises(DataError, match="steps of shape"):
         data.open([np.ones((3, 2), int), np.ones((4, 2), int)], fields=kept)
@@ -156,9 +156,9 @@ def test_models_that_take_one_length_say_who_takes_more(tmp_path):
     rows = [rng.normal(size=n) for n in (5, 9, 3, 7, 6, 8)]
     with pytest.raises(
         DataError,
-        match=r"made .*those of x differ.*autoregressive\.wavenet",
+        match=r"made .* x .*autoregressive\.wavenet",
     ):
         start("made", rows, out=tmp_path / "run")
-    with pytest.raises(DataError, match=r"mlp .*those of x differ"):
+    with pytest.raises(DataError, match=r"mlp .* x "):
         start("predict.mlp", (rows, [0, 1, 0, 1, 0, 1]), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -46,9 +46,9 @@ def test_edges_are_where_brightness_changes(tmp_path):
 def test_words_before_and_after_a_pair(tmp_path):
     source = data.open("digits+resize16+edges+resize4")
     assert {field.space.shape for field in source.fields.values()} == {(1, 4, 4)}
-    with pytest.raises(UsageError, match=r"\+half after \+edges: pairs are made once"):
+    with pytest.raises(UsageError, match=r"\+half after \+edges"):
         data.open("digits+edges+half")
-    with pytest.raises(DataError, match=r"\+edges needs images, which moons does not hold"):
+    with pytest.raises(DataError, match=r"\+edges .*moons"):
         data.open("moons+edges")
 
 
@@ -64,7 +64,7 @@ def test_pictures_side_by_side_are_taken_apart(tmp_path):
     assert torch.equal(y, x + 100)
     (tmp_path / "odd").mkdir()
     Image.fromarray(np.zeros((5, 7), np.uint8)).save(tmp_path / "odd" / "0.png")
-    with pytest.raises(DataError, match="7 pixels wide; crop them to an even width"):
+    with pytest.raises(DataError, match="7 pixels"):
         data.open(f"{tmp_path / 'odd'}+beside", fields=data.open("digits").fields_dict())
 
 
@@ -93,11 +93,11 @@ def test_splits_may_hold_pairs(tmp_path):
 def test_pairs_that_do_not_match_are_refused(tmp_path):
     save(tmp_path / "few" / "a", 5)
     save(tmp_path / "few" / "b", 4)
-    with pytest.raises(DataError, match=r"5 images in a/ and 4 in b/, and 04 has no partner"):
+    with pytest.raises(DataError, match=r"5 images in a/ .*4 in b/.* 04 "):
         data.open(tmp_path / "few")
     save(tmp_path / "size" / "a", 4)
     save(tmp_path / "size" / "b", 4, shape=(6, 9))
-    with pytest.raises(DataError, match=r"8x6 in a/ and 9x6 in b/; bring them to one size"):
+    with pytest.raises(DataError, match=r"8x6 in a/ and 9x6 in b/"):
         data.open(tmp_path / "size")
     assert data.open(f"{tmp_path / 'size'}+resize4").fields["source"].space.shape == (1, 4, 4)
 
@@ -112,9 +112,9 @@ def test_pairs_are_read_in_the_terms_of_a_run():
     terms = data.open("digits+half").view(target="target").to_dict()
     other = data.open("digits+edges", "rows=30", fields=terms)
     assert other.view(target="target").split("all").whole().x.shape == (30, 1, 8, 8)
-    with pytest.raises(UsageError, match="the run was fitted on moons"):
+    with pytest.raises(UsageError, match="moons"):
         data.open("digits+half", fields=data.open("moons").fields_dict())
-    with pytest.raises(DataError, match="1x4x4 where the run has 1x8x8"):
+    with pytest.raises(DataError, match=r"1x4x4 .* 1x8x8"):
         data.open("digits+half+resize4", fields=terms)
 
 

@@ -95,9 +95,9 @@ def test_pictures_in_the_terms_of_a_run():
     view = data.open(images, fields=fields).view()
     assert torch.equal(view.split("all").whole().x[0, 0], torch.from_numpy(images[0]).float())
     assert view.space.size == 17
-    with pytest.raises(DataError, match=r"image, row 1: \d+ is not a whole number from 0 to 16"):
+    with pytest.raises(DataError, match=r"image, row 1: \d+ .* 0 to 16"):
         data.open(images + 50, fields=fields)
-    with pytest.raises(DataError, match=r"1x5x5 where the run has 1x8x8.*\+resize8"):
+    with pytest.raises(DataError, match=r"1x5x5 .* 1x8x8.*\+resize8"):
         data.open(np.ones((1, 5, 5), np.uint8), fields=fields)
     with pytest.raises(DataError, match="single values"):
         data.open(np.ones(4), fields=fields)
@@ -108,7 +108,7 @@ def test_binarised_pictures_in_the_terms_of_a_run():
     fields, chosen = source.fields_dict(), torch.arange(20)
     same = data.open("digits+binarise", fields=fields).view().split("all").batch(chosen).x
     assert torch.equal(same, source.view().split("all").batch(chosen).x)
-    with pytest.raises(DataError, match=r"17 levels where the run has binary values.*\+binarise"):
+    with pytest.raises(DataError, match=r"17 levels .*\+binarise"):
         data.open("digits", fields=fields)
     samples = source.view().decode(same)  # what the run drew scores as itself
     for word in ("binarise", "binarise-fixed"):
@@ -126,9 +126,9 @@ def test_arrays_and_tables_stand_in_for_one_another(tmp_path):
     table = data.open(FRAME[["age", "pay"]]).fields_dict()
     rows = data.open(np.array([[30.0, 1.25]]), fields=table).view().split("all").whole().x
     assert rows.tolist() == [[30.0, 1.25]]
-    with pytest.raises(DataError, match="3 columns where the run has 2"):
+    with pytest.raises(DataError, match=r"3 columns .* 2"):
         data.open(np.ones((2, 3)), fields=table)
     with pytest.raises(DataError, match="not numbers where the run has vectors"):
         data.open(pd.DataFrame({"a": ["x"], "b": ["y"]}), fields=run)
-    with pytest.raises(DataError, match="shape 3 where the run has 2"):
+    with pytest.raises(DataError, match=r"shape 3 .* 2"):
         data.open(np.ones((2, 3)), fields=run)

@@ -89,7 +89,7 @@ def test_borders_set_the_splits_whatever_the_data_are_called():
         "valid": 46,
         "test": 26,
     }
-    with pytest.raises(UsageError, match="200 together at most"):
+    with pytest.raises(UsageError, match=" 200 "):
         data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,60")
 
 
@@ -178,7 +178,7 @@ def test_what_is_irregular_is_told_and_mended_only_on_request(sentence):
 def test_times_off_the_grid_are_refused():
     table = frame()
     table.loc[7, "when"] = "2020-01-31 07:30:00"
-    with pytest.raises(DataError, match="07:30:00 is off the steps of 3600 seconds"):
+    with pytest.raises(DataError, match=r"07:30:00 .* 3600 seconds"):
         data.open(table)
 
 
@@ -203,12 +203,13 @@ def test_names_are_no_channel_and_dates_may_be_left_out():
         data.open(table, "time=when")
     alone = data.open(table)
     assert alone.schema.table
-    assert "'c' beside the dates of 'when' is text; data.time=when" in alone.notes[0]
+    assert "'c'" in alone.notes[0]
+    assert "data.time=when" in alone.notes[0]
     assert data.open(table, "drop=c").target == "future"
     assert data.open(table, "drop=when").schema.table
     with pytest.raises(UsageError, match="no table"):
         data.open(np.arange(99.0), "time=when")
-    with pytest.raises(DataError, match="needs a column of dates"):
+    with pytest.raises(DataError, match=r"data\.calendar"):
         data.open(np.arange(99.0), "calendar=true", "horizon=3")
 
 
@@ -231,9 +232,9 @@ def test_other_data_are_read_in_the_terms_of_a_run():
     moved = data.open(late, fields=terms)
     first = moved.fields["time"].codec.decode(moved.tensors["time"][:1].numpy())[0]
     assert first == "2021-05-01 20:00:00"
-    with pytest.raises(DataError, match="steps of 86400 seconds where the run has 3600 seconds"):
+    with pytest.raises(DataError, match=r"86400 seconds .* 3600 seconds"):
         data.open(frame(60, "D", "%Y-%m-%d"), fields=terms)
-    with pytest.raises(DataError, match="24 steps where a window takes 25"):
+    with pytest.raises(DataError, match=r"24 steps .* 25"):
         data.open(frame(24), fields=terms)
     with pytest.raises(DataError, match="lacks b"):
         data.open(frame().drop(columns="b"), fields=terms)

@@ -58,10 +58,10 @@ def test_what_repeats_is_text_where_the_words_say_so_and_names_otherwise():
     told = data.open(frame, "sentences=caption", "tokens=words")
     assert told.fields["caption"].space.kind == "tokens"
     assert told.name.endswith("+words")
-    with pytest.raises(UsageError, match=r"data\.sentences=captoin: there is no such column; did"):
+    with pytest.raises(UsageError, match=r"data\.sentences=captoin.* caption"):
         data.open(frame, "sentences=captoin")
     frame.loc[4, "caption"] = None
-    with pytest.raises(DataError, match="'caption', row 5 holds no text; fill it in"):
+    with pytest.raises(DataError, match="'caption', row 5 "):
         data.open(frame, "sentences=caption")
 
 
@@ -109,10 +109,10 @@ def test_a_folder_tells_of_its_pictures(tmp_path):
 def test_a_folder_that_tells_too_little_is_refused(tmp_path):
     folder = pictures(tmp_path / "grey", 12)
     Image.fromarray(np.zeros((6, 6), np.uint8)).save(folder / "stray.png")
-    with pytest.raises(DataError, match=r"metadata\.csv has no line for stray\.png; add one"):
+    with pytest.raises(DataError, match=r"metadata\.csv .* stray\.png"):
         data.open(folder)
     (folder / "metadata.csv").write_text("name,caption\na,b\nc,d\n", encoding="utf-8")
-    with pytest.raises(DataError, match="has no column file_name, only name, caption; name"):
+    with pytest.raises(DataError, match="file_name, only name, caption"):
         data.open(folder)
 
 

@@ -198,13 +198,13 @@ def test_numbered_splits_are_kept(numbered):
 def test_numbered_folders_that_are_wrong_get_one_sentence(numbered):
     with pytest.raises(UsageError, match=r"split=7: .*index_train_7.txt; choose from 0 to 2"):
         data.open(numbered, "split=7")
-    with pytest.raises(UsageError, match="digits does not come with several splits"):
+    with pytest.raises(UsageError, match=r"data\.split=1: digits"):
         data.open("digits", "split=1")
     (numbered / "index_test_1.txt").write_text("3\n99\n")
-    with pytest.raises(DataError, match=r"index_test_1.txt must hold whole numbers from 0 to 19"):
+    with pytest.raises(DataError, match=r"index_test_1.txt .* 0 to 19"):
         data.open(numbered, "split=1")
     (numbered / "index_test_1.txt").write_text("three\n")
-    with pytest.raises(DataError, match="does not hold a number a line"):
+    with pytest.raises(DataError, match=r"index_\w+.txt"):
         data.open(numbered, "split=1")
     np.savetxt(numbered / "index_target.txt", [2, 3])
     with pytest.raises(DataError, match="names 2 columns; name one"):

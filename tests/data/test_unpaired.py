@@ -78,7 +78,7 @@ def test_it_is_read_in_the_terms_of_a_run(name, tmp_path):
 
 def test_a_table_is_no_side(name, tmp_path):
     (tmp_path / "t.csv").write_text("age,size\n" + "1,2.5\n3,4.5\n" * 20)
-    with pytest.raises(DataError, match="t has 2 columns, and each side of A~B is one field"):
+    with pytest.raises(DataError, match="t has 2 columns"):
         data.open("t.csv~a.npy")
 
 
@@ -86,5 +86,5 @@ def test_a_path_may_hold_the_sign(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(tmp_path, "x~y", 20)
     assert list(data.open("x~y.npy").fields) == ["x"]
-    with pytest.raises(DataError, match="there is no data called 'nothing'"):
+    with pytest.raises(DataError, match="'nothing'"):
         data.open("nothing~moons")

@@ -41,7 +41,7 @@ class InputProjection(nn.Module):
         return self.drop(x if self.lift is None else self.lift(x))
 
     def start(self, max_steps: int) -> Callable[[Tensor, int], Tensor]:
-        """What makes one step (n, inputs) at a place, with the vectors of all places at hand."""
+        """A function that projects one step (n, inputs) at a position, with prepared vectors."""
         lift = None if self.lift is None else prepare(self.lift)
         if self.places is None:
             return lambda x, place: x if lift is None else lift(x)
@@ -57,7 +57,7 @@ class InputProjection(nn.Module):
 class TransformerEncoder(Configured, nn.Module):
     """(B, T, inputs) -> (B, T, width): every step depends on all others.
 
-    max_steps: steps of the longest sequence, which learned positions need to know.
+    max_steps: steps of the longest sequence, needed for learned positions.
     """
 
     class Config(TransformerConfig):
@@ -81,7 +81,7 @@ class TransformerEncoder(Configured, nn.Module):
 
 @dataclass
 class TransformerState(State):
-    """The states of all blocks, and what comes before and after them."""
+    """The states of all blocks, and the prepared input and output maps."""
 
     blocks: list[
         tuple[Callable[..., Tensor], TransformerBlockState]
@@ -183,12 +183,12 @@ class DecoderStack(Configured, nn.Module):
 
 
 def last_norm(config: TransformerConfig) -> nn.Module:
-    """Blocks that norm before their maps leave the last sum unnormed."""
+    """The final norm, needed by blocks that normalise before their maps."""
     return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
 
 def init_weights(stack: nn.Module, depth: int) -> None:
-    """Small weights; those that end in one of the 2 depth sums smaller still."""
+    """Small weights; the output maps of the 2 depth residual branches are smaller still."""
     for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):
             inner = name.endswith(".leave")

@@ -1,7 +1,7 @@
 """Conditions as token sequences for encoders.
 
-Text has a vector for each symbol; a series (T,) or (T, C) a linear map of each standardised step;
-an image one of each patch, with a learned vector of its place; a name is a sequence of one.
+Text has an embedding per symbol; a series (T,) or (T, C) a linear map of each standardised step;
+an image a linear map of each patch, with a learned position vector; a label is a sequence of one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .features import Features
 from .sequence import one_step
 
 MAX_PATCHES_PER_SIDE = 8
-"""Patches along the longer side of an image, where it has as many pixels."""
+"""Most patches along the longer side of an image."""
 
 
 class ConditionTokens(nn.Module):
-    """A condition (B, *shape) as (B, S, width), with the steps of each row that exist."""
+    """A condition (B, *shape) as (B, S, width), with the length of each row."""
 
     table: nn.Parameter | None
 
     def __init__(self, space: Space, width: int, shared: bool = False) -> None:
-        """shared: whether the vectors of symbols are handed over at each call."""
+        """shared: whether the embeddings of symbols are passed at each call."""
         super().__init__()
         self.space, self.width, self.table = space, width, None
         self.patch = (
@@ -56,7 +56,7 @@ class ConditionTokens(nn.Module):
     def forward(self, batch: Batch, table: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if self.space.kind == "tokens":
             known = self.table if table is None else table
-            assert known is not None, "symbols have vectors, own or shared"
+            assert known is not None, "symbols have embeddings, own or shared"
             return F.embedding(self.symbols(batch), known), batch.length
         if self.space.is_image:
             return self.lift(self.cut(batch)) + self.place, None
@@ -65,7 +65,7 @@ class ConditionTokens(nn.Module):
         return self.lift(steps), batch.length
 
     def symbols(self, batch: Batch) -> Tensor:
-        """Codes (B, T), what is beyond a row's length unread."""
+        """Codes (B, T), 0 beyond the length of a row."""
         if batch.length is None:
             return batch.x.long()
         beyond = torch.arange(batch.x.shape[1], device=batch.x.device) >= batch.length[:, None]

@@ -1,7 +1,7 @@
-"""Events and conditions as numbers near one, which is what networks read.
+"""Events and conditions as standardised inputs of networks.
 
-Numbers are standardised by the training split, binary values become -1 and 1, names one-hot; a
-value that was not seen is 0 in every feature.
+Numbers are standardised by the training split, binary values become -1 and 1, labels are one-hot;
+all features of a missing value are 0.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from ...core.space import Space
 
 
 class Features(nn.Module):
-    """The features of an event: of an entry x_i either (x_i - shift_i) factor_i, or for a label
+    """The features of an event: for an entry x_i either (x_i - shift_i) factor_i, or for a label
     the indicators 1[x_i = 0], ..., 1[x_i = size - 1].
 
-    `owner[f]` is the entry of the flattened event that feature f belongs to. Where they are
-    `held`, numbers beyond the training range are read as its ends, so that what reads them need
-    not extrapolate.
+    `owner[f]` is the entry of the flattened event that feature f belongs to. With `held`, numbers
+    are clamped to the training range, so that networks need not extrapolate.
     """
 
     owner: Tensor
@@ -49,7 +48,7 @@ class Features(nn.Module):
         self.width, self.held = len(owner), held and bool(self.ends.isfinite().any())
         ends = torch.bincount(owner).cumsum(0).tolist()
         self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
-        self.plain = not bool((self.code >= 0).any())  # one feature an entry, all of them affine
+        self.plain = not bool((self.code >= 0).any())  # one affine feature per entry
 
     def forward(self, batch: Batch) -> Tensor:  # (B, width)
         x = batch.x.reshape(len(batch), -1).to(self.factor.dtype)  # (B, D)
@@ -60,11 +59,11 @@ class Features(nn.Module):
         return torch.where(seen, features, 0.0)
 
     def entry(self, i: int, value: Tensor) -> Tensor:
-        """The features (B, F_i) of entry i alone, from its values (B,)."""
+        """The features (B, F_i) of entry i from its values (B,)."""
         return self.read(value[:, None], self.slices[i])
 
     def reader(self) -> Callable[[int, Tensor], Tensor]:
-        """`entry` for many entries in turn: what it needs of the buffers is taken apart once."""
+        """A faster `entry` for many entries: the buffers are split once."""
         if self.held or not self.plain:
             return self.entry
         shift, factor = self.shift.unbind(), self.factor.unbind()
@@ -99,7 +98,7 @@ class Conditions(nn.Module):
 
 
 def training_range(space: Space) -> Tensor:
-    """The training range of each number, (2, D); everything for other kinds of entry."""
+    """The training range of each number, (2, D); unbounded for other kinds of entry."""
     ends = torch.stack([space.spread("low").flatten(), space.spread("high").flatten()])
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
     number = torch.tensor([kind in ("real", "counts") for kind in kinds])
@@ -112,7 +111,7 @@ def feature_table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     one, none = torch.ones(space.dims), torch.full((space.dims,), -1.0)
     if space.kind in ("real", "counts", "levels"):
         mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
-        # An entry that hardly ever leaves one level is not blown up: a level is a whole step.
+        # The scale is at least one level, so that nearly constant entries are not blown up.
         scale = scale if space.kind == "real" else scale.clamp_min(1.0)
         return entries, mean, 1 / scale, none
     if space.kind == "binary":
