@@ -58,7 +58,7 @@ def ours(there: Any | None) -> Transformer:
 def copy(there: Any, model: Transformer) -> None:
     """The peer's weights in our model; its first symbol is 0."""
     trunk, stack = there.model, model.decoder.stack
-    model.words.copy_(trunk.shared.weight)
+    model.embedding.copy_(trunk.shared.weight)
     model.first.copy_(trunk.shared.weight[0] * WIDTH**0.5)
     model.bias.copy_(there.final_logits_bias[0])
     for entrance in (model.encoder.entrance, stack.entrance):
@@ -103,7 +103,7 @@ def teach(model: Transformer, there: Any | None, source: Batch) -> None:
     goal = (torch.arange(STEPS) - length).clamp(-8, 8) + 4
     known = torch.cat([vectors, torch.ones(len(vectors), 1)], 1)
     weights = torch.linalg.lstsq(known, goal.reshape(-1, 1)).solution[:, 0]
-    model.words[END], model.bias[END] = weights[:-1], weights[-1]
+    model.embedding[END], model.bias[END] = weights[:-1], weights[-1]
     if there is not None:
         there.model.shared.weight[END] = weights[:-1]
         there.final_logits_bias[0, END] = weights[-1]

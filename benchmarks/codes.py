@@ -66,19 +66,19 @@ def compare(name: str, chosen: argparse.Namespace) -> None:
             )
             if best is None:
                 best = baselines(run, what, settings)
-            print_row(model, run.score().value, best, mean_kl(run), run.result["step"])
+            print_row(model, run.log_likelihood().value, best, mean_kl(run), run.result["step"])
 
 
 def baselines(run: Run, what: str, settings: tuple[str, ...]) -> np.ndarray:
     """Log-likelihoods of the test rows under the better autoregression."""
-    splits = [pieces(run.rows(None, split).whole()) for split in ("train", "valid", "test")]
+    splits = [pieces(run.split(None, split).whole()) for split in ("train", "valid", "test")]
     regressions = {order: Regression(splits[0], order) for order in ORDERS}
     order = max(ORDERS, key=lambda p: regressions[p].scores(splits[1]).mean())
     found = {f"ar({order})": regressions[order].scores(splits[2])}
     if not run.space.varies:
         with tempfile.TemporaryDirectory() as folder:
             plain = monge.fit("sequence.linear_ar", what, *settings, out=f"{folder}/run")
-            found["linear_ar"] = plain.score().value
+            found["linear_ar"] = plain.log_likelihood().value
     for name, nats in found.items():
         print_row(name, nats)
     return max(found.values(), key=lambda nats: nats.mean())
@@ -148,13 +148,13 @@ def gaussian(weights: Tensor, factor: Tensor, x: Tensor, y: Tensor) -> Tensor:
 @torch.no_grad()
 def mean_kl(run: Run) -> float:
     """Mean KL term of a test row."""
-    rows = run.rows(None, "test").whole()
+    rows = run.split(None, "test").whole()
     batch = rows[torch.arange(min(len(rows), 256))]
     noise = torch.randn(
         1, len(batch), batch.x.shape[1], run.model.latent.shape[1], generator=make_generator(0)
     )
     z = run.model.infer(batch, noise)
-    return float(run.model.level_rates(batch, z).sum(-1).mean())
+    return float(run.model.level_kls(batch, z).sum(-1).mean())
 
 
 def print_row(

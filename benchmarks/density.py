@@ -92,10 +92,10 @@ def measure(name: str, model: str, budget: str, most: int | None, known: float |
     task, started = TASKS[name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = monge.fit(model, task.data, budget=budget, out=f"{folder}/run")
-        rows = run.rows()
+        rows = run.split()
         rows.index = rows.index[:most]
         found = row_likelihoods(run.require(HasLikelihood), chunks(rows), run.space.dims)
-    value, error = found.score.value, found.score.stderr
+    value, error = found.mean.value, found.mean.stderr
     if task.unit == "bits/dim":
         value, error = found.bits_per_dim, abs(found.bits_per_dim / value) * error
     print(

@@ -107,7 +107,7 @@ def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
 def fitted(seconds: float) -> tuple[DDPM, Tensor, Tensor]:
     """A model of digits, and held-out and training images."""
     view = data.open("digits").view("image")
-    train, test = view.rows("train"), view.rows("test")
+    train, test = view.split("train"), view.split("test")
     defaults = DDPM.defaults(view.space)
     torch.manual_seed(0)
     model = defaults.config.build(view.space)

@@ -39,7 +39,7 @@ def measure(beta: float, budget: str, seed: int, settings: list[str]) -> None:
             "vae", source, f"beta={beta}", *settings, budget=budget, seed=seed, out=f"{folder}/run"
         )
         codes = torch.from_numpy(run.encode())
-        nats, steps = run.score().score.value, run.result["step"]
+        nats, steps = run.log_likelihood().mean.value, run.result["step"]
     index = source.rows_of("test")
     found = mutual_information_gaps(codes, {name: source.tensors[name][index] for name in FACTORS})
     print(

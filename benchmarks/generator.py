@@ -37,7 +37,9 @@ def rows_of(name: str) -> Callable[[int], Tensor]:
 
     def rows(k: int) -> Tensor:
         view = data.open(name, f"seed={k}").view()
-        return torch.cat([view.rows(part).whole().x for part in ("train", "valid", "test")])[:ROWS]
+        return torch.cat([view.split(part).whole().x for part in ("train", "valid", "test")])[
+            :ROWS
+        ]
 
     return rows
 

@@ -69,7 +69,7 @@ def report(
     """Accuracy at every gamma; spread is the mean deviation of a pixel within a label, as a share
     of that of data."""
     label = torch.arange(CLASSES).repeat_interleave(chosen.each)
-    data = run.rows(None, "train").whole()
+    data = run.split(None, "train").whole()
     shown = label_of(data, run)
     real = spread(data.x, shown)
     for gamma in GAMMAS:
@@ -96,7 +96,7 @@ def label_of(data: Batch, run: Run) -> torch.Tensor:
     if "label" in data.given:
         return data.given["label"].x
     view = run.source().view(None, ["label"], None)
-    return view.rows("train").whole().given["label"].x
+    return view.split("train").whole().given["label"].x
 
 
 def spread(x: torch.Tensor, label: torch.Tensor) -> float:

@@ -75,7 +75,7 @@ def measure(name: str, chosen: argparse.Namespace) -> tuple[float, np.ndarray, f
 
 def scored(run: Run, count: int, samples: int) -> np.ndarray:
     """The bound of the first test rows, (count,)."""
-    rows = run.rows(None, "test")
+    rows = run.split(None, "test")
     batch = rows.batch(torch.arange(min(count, len(rows))))
     options = run.model.LikelihoodConfig(samples=samples)
     return row_likelihoods(run.model, iter([batch]), run.space.dims, options).value

@@ -63,7 +63,7 @@ def gaussian() -> KnownDensity:
 
 
 def mixture() -> KnownDensity:
-    density = data.open("eight_gaussians").view("x").rows("test").density
+    density = data.open("eight_gaussians").view("x").split("test").density
     assert density is not None
     return KnownDensity("eight_gaussians", density)
 
@@ -91,7 +91,7 @@ def main() -> None:
 
 def print_likelihoods(name: str, known: KnownDensity, run: Run, most: int) -> None:
     """Differences from the truth, row by row."""
-    batch = run.rows(None, "test").whole()[torch.arange(most)]
+    batch = run.split(None, "test").whole()[torch.arange(most)]
     model, truth = run.model, known.density(batch.x.double())
     assert isinstance(model, Diffusion)
     print(f"{name}: log p {truth.mean():.4f} nats per row, after {run.result['step']} steps")
@@ -144,7 +144,9 @@ def print_distances(title: str, x: Tensor, truth: Tensor, note: str = "") -> Non
 
 def made(name: str, rows: int, seed: int) -> Tensor:
     """Rows of a toy that a fit has not seen."""
-    return data.open(name, f"seed={seed}", f"rows={rows}").view("x").rows("all").whole().x.double()
+    return (
+        data.open(name, f"seed={seed}", f"rows={rows}").view("x").split("all").whole().x.double()
+    )
 
 
 def distance(x: Tensor, y: Tensor) -> float:

@@ -37,7 +37,7 @@ def score(
             out=f"{folder}/run",
             compute=ComputeConfig("cpu", threads=threads),
         )
-        return run.score().score.value
+        return run.log_likelihood().mean.value
 
 
 def format_mean(values: Sequence[float]) -> str:

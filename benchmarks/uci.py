@@ -113,10 +113,10 @@ def measure(name: str, split: int, members: int, settings: Sequence[str]) -> Fou
             compute=ComputeConfig("cpu", threads=1),
         )
         options = run.require(HasLikelihood).LikelihoodConfig().override(PASSES)
-        rmse = prediction_metrics(predict(run.model, chunks(run.rows()), options=options))[
+        rmse = prediction_metrics(predict(run.model, chunks(run.split()), options=options))[
             "rmse"
         ].value
-        score = run.score(None, PASSES).score.value
+        score = run.log_likelihood(None, PASSES).mean.value
     return {
         "name": name,
         "split": split,

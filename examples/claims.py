@@ -108,7 +108,7 @@ def dropout_and_bagging(steps: int, where: Path, figure: Figure) -> Verdict:
             ensemble=members,
             bag=members > 0,
         )
-        rows = run.score().value
+        rows = run.log_likelihood().value
         first = rows if first is None else first
         size = sum(p.numel() for p in run.model.parameters())
         right = (run.predict()["label"].astype(str).to_numpy() == truth(run)).mean()
@@ -137,7 +137,7 @@ def dropout_and_bagging(steps: int, where: Path, figure: Figure) -> Verdict:
 
 def truth(run: monge.Run) -> np.ndarray:
     """The names of the test rows' labels."""
-    return run.view.decode(run.rows().whole().x).astype(str)
+    return run.view.decode(run.split().whole().x).astype(str)
 
 
 def vae_and_gan(steps: int, where: Path, figure: Figure) -> Verdict:
@@ -146,7 +146,7 @@ def vae_and_gan(steps: int, where: Path, figure: Figure) -> Verdict:
     vae = fitted(where, "vae", "vae", "digits", "latent=4", steps=steps)
     gan = fitted(where, "gan", "dcgan", "digits", steps=steps)
     z = torch.randn(DRAWN, 4, generator=make_generator(0))
-    real = vae.rows().whole().x.float().numpy()
+    real = vae.split().whole().x.float().numpy()
     shown = {
         "data": real,
         "VAE": np.asarray(vae.decode(z), np.float32).reshape(-1, 1, 8, 8),
@@ -196,7 +196,7 @@ def pixelrnn_and_pixelcnn(steps: int, where: Path, figure: Figure) -> Verdict:
         curves[name] = run.history.dropna(subset="held_out")
         sides[name] = {
             "ms a step": 1000 * run.estimate_cost(timed=True).seconds_per_step,
-            "nats": run.score().score.value,
+            "nats": run.log_likelihood().mean.value,
         }
     left, right = figure.subplots(1, 2)
     bars(left, sides, "ms a step")
@@ -216,7 +216,7 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
         run = start(name, "moons", out=where / name, budget=f"{steps}steps")
         for _ in run.train(f"{steps}steps"):
             pass
-        found = run.score().score
+        found = run.log_likelihood().mean
         sides[name] = {
             "ms a step": 1000 * run.estimate_cost(timed=True).seconds_per_step,
             "nats": found.value,
@@ -280,7 +280,7 @@ def ae_and_vae(steps: int, where: Path, figure: Figure) -> Verdict:
     sides, shown = {}, {}
     for name in ("ae", "vae"):
         run = fitted(where, name, name, "digits", "latent=8", steps=steps)
-        rows = run.rows().whole()
+        rows = run.split().whole()
         real = rows.x.float().flatten(1)
         z = torch.randn(DRAWN, 8, generator=make_generator(0))
         made = torch.as_tensor(np.asarray(run.decode(z), np.float32)).flatten(1)

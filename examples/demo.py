@@ -49,7 +49,7 @@ def ranking_key(run: monge.Run) -> tuple[float, float]:
 
 def write_image(runs: list[monge.Run], out: Path) -> None:
     """Two rows of images for the data and for each model."""
-    real = runs[0].rows().whole().x[: 2 * ACROSS].numpy()
+    real = runs[0].split().whole().x[: 2 * ACROSS].numpy()
     samples = [run.sample_tensor(2 * ACROSS).numpy() for run in runs]
     images = as_bytes(np.concatenate([real, *samples]), runs[0].space)
     sheet = Image.fromarray(grid(images, columns=ACROSS, zoom=4))

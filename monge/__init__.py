@@ -3,7 +3,7 @@
     import monge
     run = monge.fit("vae", "digits", "latent=8", budget="60s")
     images = run.sample(64)
-    print(run.score().score)
+    print(run.log_likelihood().mean)
 
 A model of one's own is one file that imports everything it needs from here:
 

@@ -32,7 +32,7 @@ def test_a_gaussian_is_learned_in_the_units_of_the_data(model, overrides, gap):
     x, distribution = gaussian(3000, np.random.default_rng(7))
     test, _ = gaussian(2000, np.random.default_rng(8))
     run = monge.fit(model, x, *overrides, "train.lr=3e-3", budget="600steps")
-    truth, found = distribution.logpdf(test).mean(), run.score(test).score
+    truth, found = distribution.logpdf(test).mean(), run.log_likelihood(test).mean
     assert found.value <= truth + 4 * found.stderr
     assert found.value > truth - gap
 
@@ -44,7 +44,7 @@ def test_a_change_of_units_costs_its_jacobian(model):
     """log p of 1000 x + 7 is log p of x, less log 1000 for each dimension."""
     x, _ = gaussian(400, np.random.default_rng(7))
     plain, scaled = (monge.fit(model, rows, budget="20steps") for rows in (x, 1000 * x + 7))
-    difference = plain.score(x).value - scaled.score(1000 * x + 7).value
+    difference = plain.log_likelihood(x).value - scaled.log_likelihood(1000 * x + 7).value
     np.testing.assert_allclose(difference, 3 * math.log(1000), atol=0.02)
 
 
@@ -63,7 +63,7 @@ def test_a_bigram_source_has_its_entropy(model):
     rng = np.random.default_rng(7)
     x, entropy = chain(6000, rng)
     run = monge.fit(model, x, budget="400steps")
-    found = run.score(chain(4000, rng)[0]).score
+    found = run.log_likelihood(chain(4000, rng)[0]).mean
     assert found.value == pytest.approx(-entropy, abs=0.02 + 4 * found.stderr)
 
 
@@ -75,7 +75,7 @@ def test_the_tree_finds_the_chain():
         monge.fit("chow_liu", rows, budget="1steps") for rows in (x, x[:, shuffle])
     )
     np.testing.assert_allclose(
-        straight.score(x).value, shuffled.score(x[:, shuffle]).value, rtol=1e-5
+        straight.log_likelihood(x).value, shuffled.log_likelihood(x[:, shuffle]).value, rtol=1e-5
     )
 
 
@@ -96,7 +96,7 @@ def test_a_small_discrete_distribution_is_learned(kind):
         "train.lr=1e-2",
         budget="600steps",
     )
-    q = np.exp(run.score(states).value)
+    q = np.exp(run.log_likelihood(states).value)
     empirical = np.bincount(codes, minlength=18) / 8000
     assert 0.5 * np.abs(q - p).sum() < 0.02 + 0.5 * np.abs(empirical - p).sum()
 
@@ -105,10 +105,10 @@ def test_a_small_discrete_distribution_is_learned(kind):
 def test_no_model_beats_the_true_density(name):
     """The mean log-likelihood of a model stays below that of the density of the data."""
     dataset = data.open(name, "rows=2000")
-    test = dataset.view().rows("test").whole().x
+    test = dataset.view().split("test").whole().x
     truth = dataset.density(test.double()).mean().item()
     run = monge.fit("mixture", dataset)
-    found = run.score().score
+    found = run.log_likelihood().mean
     assert found.value < truth + 4 * found.stderr
     assert found.value > truth - 2
 

@@ -83,7 +83,7 @@ def test_a_model_of_public_names_fits_samples_and_scores(tmp_path):
     rows = np.random.default_rng(0).normal(3, 2, (200, 2))
     run = monge.fit(str(path), rows, "train.lr=0.1", budget="150steps", out=tmp_path / "run")
     assert np.asarray(run.sample(7)).shape == (7, 2)
-    likelihoods = run.score(rows)
+    likelihoods = run.log_likelihood(rows)
     assert likelihoods.kind == "exact"
     exact = -np.log(2 * np.sqrt(2 * np.pi)) - ((rows - 3) / 2) ** 2 / 2
     assert abs(likelihoods.value.mean() - exact.sum(1).mean()) < 0.5

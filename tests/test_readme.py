@@ -51,4 +51,4 @@ def test_digits_are_learned_as_well_as_it_says(model, bits):
     """Within a minute on one thread, with default settings."""
     import monge
 
-    assert monge.fit(model, "digits", budget="60s").score().bits_per_dim < bits
+    assert monge.fit(model, "digits", budget="60s").log_likelihood().bits_per_dim < bits

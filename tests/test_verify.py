@@ -318,7 +318,7 @@ def test_a_wrong_rate_fails_x58_and_x59():
     subject.model.rate = lambda batch: 1.2 * rate(batch)
     assert failed(outcome("x58", subject))
     assert failed(outcome("x59", subject)) == {
-        "x59_rate_is_the_divergence_from_the_prior",
+        "x59_kl_term_is_the_divergence_from_the_prior",
         "x59_both_estimators_are_unbiased",
     }
 

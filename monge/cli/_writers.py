@@ -54,7 +54,7 @@ def write(
         sequences.write_waves(out, sounds(run, x, length), sound.rate)
     elif out.suffix == ".png" and isinstance(run.view.event.fields[0].codec, Pen):
         sequences.write_strokes(out, sounds(run, x, length))
-    elif out.suffix == ".png" and run.space.is_picture:
+    elif out.suffix == ".png" and run.space.is_image:
         image_grid.write_grid(out, x.numpy(), run.space, columns)
     elif out.suffix == ".png" and run.space.shape == (2,):
         image_grid.write_points(out, x.numpy())

@@ -96,7 +96,7 @@ def command(
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
     found, overrides = runs.load(run), Overrides.parse(settings)
-    there = found.rows(data)
+    there = found.split(data)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     if hide:
         hidden = mask(hide, found.space)
@@ -108,7 +108,7 @@ def command(
         raise DataError("these rows have no missing values; choose what to hide with --hide")
     every = batch[torch.arange(len(batch)).repeat_interleave(count)]
     x = found.complete(every, *overrides.model, *overrides.sample, *anew, seed=seed)
-    if out.suffix == ".png" and found.space.is_picture:
+    if out.suffix == ".png" and found.space.is_image:
         x = side_by_side(batch, x, count)
     write(found, x, out, every.length)
     method = (
@@ -143,7 +143,7 @@ def mask(hide: str, space: Space) -> Tensor:
                 f"{tuple(known.shape)}; reshape the mask"
             )
         return known.expand(space.shape)
-    if not space.is_picture:
+    if not space.is_image:
         raise UsageError(f"--hide {hide} needs images, found {space}; give a .npy file")
     height, width = space.shape[1:]
     hidden = torch.zeros(space.shape, dtype=torch.bool)

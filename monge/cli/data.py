@@ -40,7 +40,7 @@ def command(console: Console, what: str | None, settings: tuple[str, ...]) -> No
         return
     source = data.open(what, *(setting.removeprefix("data.") for setting in settings))
     fields = source.summary()
-    splits = {name: len(source.view().rows(name)) for name in ("train", "valid", "test")}
+    splits = {name: len(source.view().split(name)) for name in ("train", "valid", "test")}
     result = {
         "name": source.name,
         "splits": splits,

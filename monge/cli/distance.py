@@ -107,7 +107,7 @@ def choose_rows(source: Dataset, rows: int, seed: int) -> Batch:
     from ..core.errors import DataError
     from ..core.rng import make_generator
 
-    every = source.view().rows("all")
+    every = source.view().split("all")
     few = every.batch(
         torch.randperm(len(every), generator=make_generator(seed))[:rows].sort().values
     )

@@ -57,7 +57,7 @@ def command(console: Console, run: str, data: str | None, split: str | None) -> 
         result["features"] = {"description": str(features), **features.metadata}
         text += f"\n\nfrechet_distance, kernel_distance: {features}; {BIASED}."
     text += c2st_sentence(result, groups.get("samples", {}))
-    if curve := tightness(found.model, found.rows(data, split)):
+    if curve := tightness(found.model, found.split(data, split)):
         result["tightness"] = curve.to_dict()
         text += f"\n\n{format_bound_curve(console, curve)}"
     if plot := reliability(found, data, split):
@@ -73,7 +73,7 @@ def all_findings(run: Run, data: str | None, split: str | None) -> list[Finding]
     from ..core.abilities import Finding
     from ..evaluate.suite import skipped_metrics
 
-    found = skipped_metrics(run.model, run.rows(data, split))
+    found = skipped_metrics(run.model, run.split(data, split))
     if data is None and split in ("train", "all"):
         found.append(
             Finding(
@@ -144,7 +144,7 @@ def reliability(run: Run, data: str | None, split: str | None) -> Path | None:
 
     if not predicts(run.model):
         return None
-    predictions = [one.known() for one in predict(run.model, chunks(run.rows(data, split)))]
+    predictions = [one.known() for one in predict(run.model, chunks(run.split(data, split)))]
     path = run.folder / "figures" / "reliability.png"
     write_reliability(path, predictions[:MAX_TARGETS])
     return path

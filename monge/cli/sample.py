@@ -84,7 +84,7 @@ def command(
         show_stream(console, found, states, out)
         return
     outs = [out] if out else []
-    if out is None and (found.space.is_picture or found.view.sound):
+    if out is None and (found.space.is_image or found.view.sound):
         suffixes = (".wav", ".png") if found.view.sound else (".png",)
         outs = [found.folder / "figures" / f"samples{suffix}" for suffix in suffixes]
     x = found.sample_tensor(count, conditions, *options, seed=seed)
@@ -106,7 +106,7 @@ def sample_conditions(
     from ..run.run import parse_condition
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
-        rows = run.rows(given[0], "all").whole()
+        rows = run.split(given[0], "all").whole()
         every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
         return len(every), dict(every.to(run.compute.torch_device()).given)
     pairs = map(parse_pair, given)
@@ -117,7 +117,7 @@ def show_stream(console: Console, run: Run, states: Iterator[Tensor], out: Path 
     """Show samples as they are generated, as an animation or in the terminal."""
     from ..plot import animation
 
-    if not (run.space.is_picture or animation.is_plane(run.space)):
+    if not (run.space.is_image or animation.is_plane(run.space)):
         raise UsageError(
             f"--stream needs images or rows of two numbers, found {run.space}; remove --stream"
         )

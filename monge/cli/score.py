@@ -60,10 +60,10 @@ def command(
     found = runs.load(run)
     options = (*overrides.model, *overrides.score)
     check_options(found, options)
-    scores = found.score(data, *options, split=split, seed=seed)
+    scores = found.log_likelihood(data, *options, split=split, seed=seed)
     if out:
         write_rows(out, scores)
-    mean = scores.score
+    mean = scores.mean
     if scores.impossible:
         console.note(
             f"{scores.impossible} of {len(scores.value)} rows have no finite log-likelihood: "
@@ -88,7 +88,7 @@ def command(
         result["noise"] = scores.noise
         text += f"\n± {scores.noise:.4f} is the Monte Carlo error of the mean"
     if found.view.text:
-        metrics = perplexity(found, found.rows(data, split), scores)
+        metrics = perplexity(found, found.split(data, split), scores)
         result |= {name: score.value for name, score in metrics.items()}
         text += "".join(
             f"\n{name.replace('_', ' ')} {score.value:.4f}" for name, score in metrics.items()

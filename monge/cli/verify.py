@@ -154,7 +154,7 @@ def subjects(console: Console, choice: VerifySelection) -> Iterator[Subject]:
     for place in choice.runs:
         run = runs.load(place)
         try:
-            rows = run.rows()
+            rows = run.split()
             batch = rows.batch(torch.arange(min(len(rows), MAX_ROWS)))
         except MongeError as error:
             console.note(f"{error}; using random rows instead")

@@ -21,7 +21,7 @@ class ComparisonPlan:
     """What is compared, and which models are left out and why."""
 
     data: str
-    words: tuple[str, ...]
+    settings: tuple[str, ...]
     models: tuple[str, ...]
     budget: str
     seeds: int = 1
@@ -42,9 +42,9 @@ class ComparisonPlan:
 
     def is_compatible(self, other: ComparisonPlan) -> bool:
         """Whether data, settings and budget are equal; models and seeds may differ."""
-        return (self.data, self.words, self.budget, self.given, self.target) == (
+        return (self.data, self.settings, self.budget, self.given, self.target) == (
             other.data,
-            other.words,
+            other.settings,
             other.budget,
             other.given,
             other.target,

@@ -43,7 +43,7 @@ def run_job(where: Path, model: str, seed: int, threads: int, out: IO[str]) -> N
         run = start(
             model,
             plan.data,
-            *plan.words,
+            *plan.settings,
             given=plan.given,
             target=plan.target or None,
             seed=seed,
@@ -67,7 +67,7 @@ def evaluate(run: Run) -> None:
     started = time.monotonic()
     write_figures(run)
     run.diagnose()
-    scored = run.score() if isinstance(run.model, HasLikelihood) else None
+    scored = run.log_likelihood() if isinstance(run.model, HasLikelihood) else None
     if scored:
         with replacing(run.folder / ROWS) as fresh:
             np.save(fresh, scored.value)

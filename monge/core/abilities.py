@@ -177,7 +177,7 @@ class HasPosterior(Ability):
     def infer(self, batch: Batch, noise: Tensor) -> Tensor:
         """z ~ q(z | x), reparameterised by standard normal noise (S, B, *latent)."""
 
-    def rate(self, batch: Batch) -> Tensor | None:
+    def analytic_kl(self, batch: Batch) -> Tensor | None:
         """KL(q(z | x) || p(z)) in closed form, (B,); None if there is none."""
         return None
 
@@ -192,7 +192,7 @@ class HasLevels(HasPosterior):
     task = "split its KL term by level"
 
     @abc.abstractmethod
-    def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
+    def level_kls(self, batch: Batch, z: Tensor) -> Tensor:
         """The KL term of each level for z (S, B, *latent), (S, B, T), whose mean over q is its
         part of KL(q(z | x) || p(z)): closed form if q and p depend on the same codes before z_t,
         else the log ratio of the two at z_t."""

@@ -170,6 +170,8 @@ class Config:
     owner: ClassVar[type]
     tag: ClassVar[str] = ""
     """Its name in saved files: `role/name`, or `role/` if it is not saved itself."""
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Other common names of fields, which are not accepted but lead to the suggested name."""
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
@@ -239,7 +241,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_dict()
     if isinstance(value, RunRef):
-        return {"part": value.run}
+        return {"run": value.run}
     if isinstance(value, tuple):
         return [plain(entry) for entry in value]
     if isinstance(value, Mapping):
@@ -270,8 +272,8 @@ def check(name: str, kind: Any, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise UsageError(f"{name}={shown(value)} must be a mapping")
         return {key: check(f"{name}.{key}", args[1], entry) for key, entry in value.items()}
-    if kind is RunRef and isinstance(value, Mapping) and set(value) == {"part"}:
-        return RunRef(check(f"{name}.part", str, value["part"]))
+    if kind is RunRef and isinstance(value, Mapping) and set(value) == {"run"}:
+        return RunRef(check(f"{name}.run", str, value["run"]))
     if isinstance(kind, type) and issubclass(kind, Config):
         return check_config(name, kind, value)
     if kind is float and type(value) is int and abs(value) < 1e300:
@@ -393,8 +395,10 @@ def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
         for field in within.__dataclass_fields__
         if field not in kinds
     }
-    close = difflib.get_close_matches(name, [*kinds, *inner], 1, 0.6)
-    hint = f"; did you mean {inner.get(close[0], close[0])}?" if close else nearest(name, kinds)
+    aliases = config.aliases if isinstance(config, Config) else {}
+    close = difflib.get_close_matches(name, [*kinds, *inner, *aliases], 1, 0.6)
+    meant = [aliases.get(each, inner.get(each, each)) for each in close]
+    hint = f"; did you mean {meant[0]}?" if meant else nearest(name, kinds)
     raise UsageError(f"{whose}: there is no setting {name!r}{hint}")
 
 

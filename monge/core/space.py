@@ -73,7 +73,7 @@ class Space(Config):
         return math.prod(self.shape)
 
     @property
-    def is_picture(self) -> bool:
+    def is_image(self) -> bool:
         shown = self.kind in ("real", "binary", "levels") and not self.varies
         return shown and len(self.shape) == 3
 

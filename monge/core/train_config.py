@@ -13,6 +13,20 @@ class OptimiserConfig(Config):
     """Settings of the optimiser of one update."""
 
     tag = "train/optimiser"
+    aliases = {
+        "rate": "lr",
+        "learning_rate": "lr",
+        "step_size": "lr",
+        "decay": "weight_decay",
+        "wd": "weight_decay",
+        "l2": "weight_decay",
+        "lasso": "l1",
+        "clip": "grad_clip",
+        "clip_norm": "grad_clip",
+        "max_grad_norm": "grad_clip",
+        "opt": "optimiser",
+        "optimizer": "optimiser",
+    }
     optimiser: Literal["adam", "adamw", "sgd", "rmsprop", "adagrad", "lbfgs"] = "adam"
     """Optimiser; lbfgs uses all training rows at each step and a line search."""
     lr: Annotated[float, Range(0, open=True)] = 1e-3
@@ -39,6 +53,21 @@ class TrainConfig(OptimiserConfig):
     """All training settings but the budget."""
 
     tag = "train/settings"
+    aliases = OptimiserConfig.aliases | {
+        "rates": "lr_multipliers",
+        "batch": "batch_size",
+        "bs": "batch_size",
+        "scheduler": "schedule",
+        "lr_schedule": "schedule",
+        "average": "ema_decay",
+        "ema": "ema_decay",
+        "check": "eval_every",
+        "eval_interval": "eval_every",
+        "early_stopping": "patience",
+        "steps": "max_steps",
+        "frozen": "freeze",
+        "noise": "input_noise",
+    }
     batch_size: Annotated[int, Range(1)] = 128
     """Rows per step; at most the number of training rows."""
     bucket_by_length: bool = False

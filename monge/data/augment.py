@@ -1,10 +1,10 @@
 """Training rows changed at random, afresh in every batch: data.augment=shift2,rotate10.
 
-A motion T of the plane leaves a label as it is, M(T x) = M(x), so of a label given images only
-the images move; where the event is an image given images all move alike, M(T x) = T M(x)
-(invariance and equivariance: Chen, Dobriban & Lee 2020). What spoils values spoils inputs alone.
-Of a lone image, the distribution of changed images is modelled. Everything is
-sampled with torch's global generator, which the loop seeds for each step.
+A motion T of the plane does not change a label, M(T x) = M(x), so a model of a label given images
+moves only the images. A model of an image given images moves all of them together, M(T x) = T M(x)
+(invariance and equivariance: Chen, Dobriban & Lee 2020). Corruptions change inputs, never the
+event. Without conditions, the model learns the distribution of the changed images. All random
+numbers come from torch's global generator, which the training loop seeds at each step.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .builtin.catalogue import listing
 NONE = "none"
 """The value that turns off the augmentation a model proposes."""
 EVENT = ""
-"""What the event is called among the changes of a batch."""
+"""The key of the event among the changes of a batch."""
 Change = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Word:
-    """A function of `geometry` or `corruption` and how much."""
+    """A function of `geometry` or `corruption` and its strength."""
 
     word: str
     home: ModuleType
@@ -66,19 +66,19 @@ def find(word: str) -> Word:
 
 
 class Augment:
-    """What is done to the event and to each condition of a training batch."""
+    """Random changes of the event and the conditions of a training batch."""
 
-    def __init__(self, words: Sequence[str], space: Space) -> None:
+    def __init__(self, names: Sequence[str], space: Space) -> None:
         self.space = space
-        found = [find(word) for word in words if word != NONE]
+        found = [find(word) for word in names if word != NONE]
         self.moves = [word for word in found if word.home is geometry]
         self.spoils = [word for word in found if word.home is corruption]
         fields = {EVENT: space} | dict(space.given)
-        self.pictures = {name: field for name, field in fields.items() if field.is_picture}
+        self.pictures = {name: field for name, field in fields.items() if field.is_image}
         inputs = {
             name: field
             for name, field in space.given.items()
-            if field.is_picture or (field.kind == "real" and not field.varies)
+            if field.is_image or (field.kind == "real" and not field.varies)
         }
         self.inputs = inputs or ({EVENT: space} if EVENT in self.pictures else {})
         for word in found:
@@ -94,8 +94,8 @@ class Augment:
                 "channels": "images of several channels",
             }.get(word.name, "images")
             raise UsageError(
-                f"data.augment={word.word} needs {what} without missing values, and "
-                f"{space.name} holds none; leave it out"
+                f"data.augment={word.word} needs {what} without missing values, but "
+                f"{space.name} has none; remove it"
             )
 
     def __bool__(self) -> bool:
@@ -103,18 +103,18 @@ class Augment:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a change does to the meaning of the numbers."""
+        """How the changes affect the meaning of log-likelihoods."""
         if self and list(self.pictures) == [EVENT]:
             return (
-                "data.augment changes what is modelled: the distribution of changed images, while "
-                "held-out ones stay as they are",
+                "data.augment changes the modelled distribution to that of augmented images; "
+                "held-out images are not augmented",
             )
         if self.moves and EVENT not in self.pictures and self.space.kind != "label":
-            return (f"data.augment takes {self.space.name} to be the same when images move",)
+            return (f"data.augment assumes that {self.space.name} does not change with images",)
         return ()
 
     def draw(self, n: int) -> Mapping[str, Change]:
-        """What to do to the n rows of the event and of each condition, sampled now."""
+        """Sample the changes of n rows of the event and of each condition."""
         if not self:
             return {}
         theta = self.motion(n) if self.moves else None

@@ -1,8 +1,8 @@
-"""The content of files, refused where it is no plain file or more than memory holds.
+"""Reading files safely: refuses what is not a plain file or does not fit into memory.
 
-A small packed file may unpack to terabytes, so what it unpacks to is measured before anything is
-unpacked into memory: the sizes that a zip archive lists, and the bytes of a .gz counted without
-holding them. The limit is a quarter of the memory that is available at that time.
+A small compressed file may unpack to terabytes, so its unpacked size is found first: from the list
+in a zip archive, or by counting the bytes of a .gz without storing them. The limit is a quarter of
+the memory available at that time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 from ..core.errors import DataError
 
 COPIES = 4
-"""Copies of unpacked content that reading holds at once, at the least."""
+"""Copies of the unpacked content that reading needs at least."""
 SMALL = 1 << 26
-"""Bytes that fit into any memory."""
+"""Bytes that always fit into memory."""
 RATIO = 1032
-"""Bytes that deflate makes of one, at the most."""
+"""The largest compression ratio of deflate."""
 PIECE = 1 << 20
-"""Bytes that are unpacked at once where they are only counted."""
+"""Bytes unpacked at once when counting."""
 ARCHIVES = (".npy", ".npz")
-"""Endings of files that numpy may read as zip archives."""
+"""Suffixes of files that numpy may read as zip archives."""
 BOUNDS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where Linux states the memory that a container may use."""
+"""File with the memory limit of a Linux container."""
 KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a character device",
@@ -37,7 +37,7 @@ KINDS = {
 
 
 def available() -> int:
-    """Bytes of memory that are free to use."""
+    """Bytes of memory available."""
     try:
         listed = dict(
             line.split(":")
@@ -56,12 +56,11 @@ def available() -> int:
 
 
 def check_kind(path: Path) -> None:
-    """Refuse what is neither a regular file nor a folder: reading a pipe or a device may never
-    end."""
+    """Refuse anything but regular files and folders: reading a pipe or device may never end."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        what = "a link to nothing" if path.is_symlink() else f"none that opens ({error.strerror})"
+        what = "a broken link" if path.is_symlink() else f"none ({error.strerror})"
         raise DataError(
             f"expected a file or a folder at {path}, found {what}; remove or replace it"
         ) from error
@@ -73,7 +72,7 @@ def check_kind(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Refuse what is no plain file, and content that memory cannot hold."""
+    """Refuse anything but plain files, and content that does not fit into memory."""
     check_kind(path)
     size, packed = path.stat().st_size, is_gz(path) or path.suffix.lower() in ARCHIVES
     if not packed and size <= SMALL:
@@ -97,7 +96,7 @@ def check_size(what: str, size: int, free: int, packed: bool = True) -> None:
 
 
 def unpacked(path: Path, most: int) -> int:
-    """Bytes that a file unpacks to; counting ends once they are more than `most`."""
+    """Unpacked size of a file in bytes; counting stops above `most`."""
     try:
         if not is_gz(path):
             return (
@@ -111,18 +110,18 @@ def unpacked(path: Path, most: int) -> int:
                 size += len(piece)
         return size
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be unpacked ({error}); fetch it again") from error
+        raise DataError(f"{path} cannot be unpacked ({error}); download it again") from error
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a file, unpacked where its name ends in .gz."""
+    """The bytes of a file, unpacked if its name ends in .gz."""
     check(path)
     content = path.read_bytes()
     return gzip.decompress(content) if is_gz(path) else content
 
 
 def start(path: Path, count: int) -> bytes:
-    """The first bytes of a file, unpacked where its name ends in .gz."""
+    """The first bytes of a file, unpacked if its name ends in .gz."""
     check_kind(path)
     with gzip.open(path) if is_gz(path) else path.open("rb") as file:
         return file.read(count)

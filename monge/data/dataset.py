@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 MODEL_PROPOSALS = ("augment", "balance")
-"""The settings that a model may propose: they concern training batches alone."""
+"""The settings that a model may propose: they affect training batches only."""
 
 
 class Dataset:
-    """Named fields in compact tensors, with seeded splits."""
+    """Named fields stored as tensors, with seeded splits."""
 
     def __init__(
         self,
@@ -114,11 +114,12 @@ class Dataset:
         """event | given, as a run sees it."""
         return View(select(self.schema, event, given, target), self)
 
-    def with_defaults(self, *words: str) -> tuple[Dataset, list[str]]:
-        """The same rows with those proposed settings that the user has not set, and these."""
+    def with_defaults(self, *settings: str) -> tuple[Dataset, list[str]]:
+        """The dataset with those proposed settings that the user has not set, and the list of
+        those."""
         unsaid = [
             word
-            for word in words
+            for word in settings
             if (name := word.partition("=")[0]) in MODEL_PROPOSALS
             and getattr(self.options, name) == getattr(Options, name)
         ]
@@ -142,7 +143,7 @@ class Dataset:
         return summary(self)
 
     def missing(self, name: str) -> int:
-        """How many cells of a field were not seen."""
+        """Number of missing cells of a field."""
         found = holes(self.tensors[name])
         return 0 if found is None else int(found.sum())
 
@@ -151,18 +152,18 @@ class Dataset:
 class PackedRows:
     """The rows of an event or a condition as they are stored."""
 
-    rows: PackedTensor  # (N, ...): bytes, codes, or float32 with NaN where unseen
-    filling: Tensor | None = None  # what stands where nothing was seen, where that happens
+    rows: PackedTensor  # (N, ...): bytes, codes, or float32 with NaN if missing
+    filling: Tensor | None = None  # values in place of missing ones, if any are missing
     drawn: Array | None = None  # samples the binary values of a batch
-    varies: bool = False  # whether rows have lengths of their own
+    varies: bool = False  # whether rows differ in length
     coded: bool = False  # whether steps are codes rather than numbers
     optional: Tensor | None = None  # columns in which an empty cell is a value of its own
 
     def batch(
         self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
     ) -> Batch:
-        """Rows as a model sees them, changed before anything is sampled; rows of unequal length
-        are padded to their longest, and begin `shift` steps late."""
+        """Rows as a batch, augmented before binary values are sampled; rows of unequal length are
+        padded to the longest and start `shift` steps later."""
         if isinstance(self.rows, Ragged):
             x, length = self.rows.pad(where, torch.int64 if self.coded else torch.float32, shift)
             return replace(self.fill(x), length=length if self.varies else None)
@@ -245,7 +246,7 @@ class FieldGroup:
         return PackedRows(torch.stack(numbers, 1), filling, optional=optional)  # (N, D)
 
     def filling(self) -> Tensor:
-        """What stands where nothing was seen: a value of the support, in the shape of an event."""
+        """The values in place of missing ones: in the support and in the shape of an event."""
         space = self.space
         if isinstance(self.fields[0].codec, SequenceCodec):
             return space.statistic("mean")
@@ -264,7 +265,7 @@ class FieldGroup:
 
 
 class View:
-    """event | given. Without a source it still decodes, and reads other data in its terms."""
+    """A dataset as event and conditions. Without a source it still decodes and encodes."""
 
     def __init__(self, terms: Selection, source: Dataset | None = None) -> None:
         self.selection, self.source = terms, source
@@ -283,7 +284,7 @@ class View:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What the entries of an event of one axis are called."""
+        """Names of the entries of an event of one axis."""
         if not self.event.single:
             return tuple(field.name for field in self.event.fields)
         codec = self.event.fields[0].codec
@@ -303,13 +304,13 @@ class View:
 
     @property
     def sound(self) -> Sound | None:
-        """How an event that is sound is written down."""
+        """The codec of the event if it is sound."""
         codec = self.event.fields[0].codec
         return codec if self.event.single and isinstance(codec, Sound) else None
 
     @property
     def text(self) -> Text | None:
-        """How an event that is text is written down."""
+        """The codec of the event if it is text."""
         codec = self.event.fields[0].codec
         return codec if self.event.single and isinstance(codec, Text) else None
 
@@ -325,20 +326,20 @@ class View:
         alone = () if self.given else self.selection.schema.one_sided(self.event.name)
         return (*self.dataset.notes, *alone, *(self.augment.notes if self.augment else ()))
 
-    def rows(self, split: str) -> Split:
-        """A split as it is."""
+    def split(self, split: str) -> Split:
+        """The rows of a split, not augmented."""
         return Split(self, self.index(split))
 
     def training(self, split: str = "train") -> Split:
-        """A split as training sees it: balanced and augmented as the settings ask."""
+        """The rows of a split for training: balanced and augmented as set."""
         index = self.index(split)
         if self.dataset.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]
         return Split(self, index, self.augment, self.crop_limits(index))
 
     def crop_limits(self, index: Tensor) -> Tensor | None:
-        """By how many steps each row (n,) may begin late: blocks of running text begin anywhere,
-        and read on in the block that follows where that is among these rows too."""
+        """The largest random shift of the start of each row (n,) in steps: blocks of running text
+        continue in the next block if it is among these rows too."""
         rows = self.compact[0].rows
         if self.text is None or self.text.ends or self.given or not isinstance(rows, Ragged):
             return None
@@ -346,7 +347,7 @@ class View:
         return torch.where(follows, rows.length[(index + 1).clamp(max=len(rows) - 1)], 0)
 
     def index(self, split: str) -> Tensor:
-        """Row numbers of a split; of training rows those that keep their label."""
+        """Row numbers of a split; with `data.labels`, only labelled training rows."""
         source, rows = self.dataset, self.dataset.rows_of(split)
         if not source.options.labels or "train" not in split:
             return rows
@@ -357,7 +358,7 @@ class View:
 
     @property
     def labels(self) -> list[str]:
-        """The event where it is a class, or the classes among the conditions."""
+        """The event if it is a class, otherwise the classes among the conditions."""
         spaces = {self.event.name: self.event.space}
         if not is_class(self.event.space):
             spaces = {name: group.space for name, group in self.given.items()}
@@ -367,8 +368,8 @@ class View:
         """The class of every row of the source."""
         if len(self.labels) != 1:
             raise UsageError(
-                f"data.{word} needs one label that the run uses, and it uses "
-                f"{listed(self.labels) or 'none'}; leave it out, or name one with "
+                f"data.{word} needs one label that the run uses, but it uses "
+                f"{listed(self.labels) or 'none'}; remove it, or name one with "
                 "--target or --given"
             )
         codes = self.dataset.tensors[self.labels[0]]
@@ -376,19 +377,19 @@ class View:
         return torch.where(codes.isnan(), -1, codes).long()
 
     def check_target_varies(self) -> None:
-        """A DataError about a target that never varies in the training rows."""
+        """DataError if a target is constant in the training rows."""
         for field in self.event.fields:
             values = self.dataset.tensors[field.name][self.index("train")]
             if isinstance(values, Tensor) and values.ndim == 1 and len(values.unique()) == 1:
                 shown = field.codec.decode(values[:1].numpy())[0]
                 raise DataError(
-                    f"target {field.name!r} is {shown} in every training row, so that "
+                    f"target {field.name!r} is {shown} in every training row, so "
                     "there is nothing to predict; choose another target, or give rows "
                     "in which it varies"
                 )
 
     def decode(self, x: Tensor) -> np.ndarray | pd.DataFrame:
-        """Events in the form the data had: a frame where that was a table, an array otherwise."""
+        """Events in the form of the data: a frame for a table, otherwise an array."""
         values = self.event.decode(x)
         if not self.selection.schema.table and len(values) == 1:
             return values[0]
@@ -400,10 +401,10 @@ class View:
         )
 
     def encode_given(self, name: str, text: str) -> Batch:
-        """A condition of one row as a user types it."""
+        """A condition of one row from the text that a user types."""
         if name not in self.given:
-            other = nearest(name, self.given) if self.given else f"; fit one with --given {name}"
-            raise DataError(f"{name}={text}: the run is not given {name!r}{other}")
+            other = nearest(name, self.given) if self.given else f"; refit with --given {name}"
+            raise DataError(f"{name}={text}: this run was not conditioned on {name!r}{other}")
         group = self.given[name]
         if group.single and isinstance(group.fields[0].codec, Text):
             return self.read_given(name, [text])
@@ -416,16 +417,16 @@ class View:
             raise DataError(f"{name} cannot be typed as one value; give a file of its rows")
         if isinstance(codec, Categorical) and text.strip() not in codec.names:
             raise DataError(
-                f"{name}={text} is none of its {len(codec.names)} names; choose from "
+                f"{name}={text} is not one of its {len(codec.names)} categories; choose from "
                 f"{listed(codec.names, 30)}"
             )
         value = codec.encode(np.array([text], object), lambda _: f"{name}={text}")
         return PackedRows(value).batch(torch.zeros(1, dtype=torch.long), False)
 
     def read_given(self, name: str, texts: Sequence[str]) -> Batch:
-        """A condition that is text, of one row for each of some texts."""
+        """A text condition with one row per given text."""
         codec = self.given[name].fields[0].codec
-        assert isinstance(codec, Text), "only text is read as text"
+        assert isinstance(codec, Text), "the field is text"
         rows = codec.encode(
             codec.codes(texts, lambda row: f"text {row + 1}"), lambda row: f"text {row + 1}"
         )
@@ -441,7 +442,7 @@ class View:
 
 
 class Split:
-    """Rows made into batches on demand."""
+    """Rows of a view, read in batches."""
 
     def __init__(
         self,
@@ -458,8 +459,8 @@ class Split:
         return len(self.index)
 
     def batch(self, index: Tensor, train: bool = False) -> Batch:
-        """The rows numbered `index` within the split; what is sampled is fresh where `train`, and
-        a function of the row elsewhere."""
+        """The rows numbered `index` within the split; random binary values are new at each call if
+        `train`, otherwise a function of the row."""
         where = self.index[index]
         changes = self.augment.draw(len(index)) if train and self.augment else {}
         given = {
@@ -473,8 +474,8 @@ class Split:
 
     @property
     def lengths(self) -> Tensor | None:
-        """Steps of the event and of each condition of every row, (n, parts); None where all rows
-        are alike."""
+        """Steps of the event and of each condition of every row, (n, parts); None if all rows have
+        the same length."""
         parts = [
             part.rows.length[self.index]
             for part in (self.event, *self.given.values())
@@ -491,7 +492,7 @@ def summary(source: Dataset) -> list[dict[str, Any]]:
 
 
 def entry(field: Field, source: Dataset) -> dict[str, Any]:
-    """kind, shape, size; low, high and mean of the training rows; cells not seen in any row."""
+    """kind, shape, size; low, high and mean of the training rows; number of missing cells."""
     space, codec = field.space, field.codec
     described: dict[str, Any] = {
         "name": field.name,
@@ -522,7 +523,7 @@ def entry(field: Field, source: Dataset) -> dict[str, Any]:
 
 
 def is_constant(field: Field, source: Dataset) -> bool:
-    """Whether training rows never vary: the field, or some entry of a vector."""
+    """Whether the field, or an entry of a vector, is constant in the training rows."""
     space = field.space
     if space.kind == "label":
         train = source.tensors[field.name][source.splits["train"]]
@@ -536,7 +537,7 @@ def is_constant(field: Field, source: Dataset) -> bool:
 
 
 def example(field: Field, source: Dataset) -> Any:
-    """The first value of a single, the form of anything larger."""
+    """The first value of a single-valued field, the shape of any other."""
     codec, kept = field.codec, source.tensors[field.name]
     if isinstance(codec, SequenceCodec) and isinstance(kept, Ragged):
         return codec.describe(kept)

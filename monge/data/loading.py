@@ -1,8 +1,8 @@
 """Opening data: one ordered list of readers, then the stages that make a dataset.
 
-`open` locates the input, the first of READERS that recognises it reads it, and `build` encodes,
-splits and measures the rows. A stage that the data do not need (series, text columns, transforms,
-the schema of an earlier run) is not entered.
+`open` locates the input, the first of READERS that recognises it reads it, and `build` encodes and
+splits the rows and computes statistics. Optional stages (series, text columns, transforms, the
+schema of an earlier run) run only if the data need them.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from .support import find_support
 from .transforms import pairs, parse
 
 NUMBERED_ROWS = 20
-"""Rows from which a column that counts 0, 1, 2, ... is taken for the numbers of the rows."""
+"""Rows from which a column 0, 1, 2, ... is taken for row numbers."""
 
 
 def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> Dataset:
-    """`data` as a dataset, read with these settings; with the `fields` of an earlier run, in the
-    schema of that run.
+    """Open `data` as a dataset with these settings, and with the schema of an earlier run if its
+    `fields` are given.
 
     data: a built-in name or a path, either followed by +transforms, two unpaired datasets as
     A~B, two files of sentences line by line as A,B, an array, a tensor, a frame, an (x, y) pair,
-    a torch Dataset, rows, or a dataset, which is returned as it is.
+    a torch Dataset, rows, or a dataset, which is returned unchanged.
     """
     if isinstance(data, Dataset):
         if settings or fields:
             raise UsageError(
-                "expected settings where the dataset is opened, found them with a dataset that "
-                "is open already; pass them to the first open"
+                "expected settings when the dataset is first opened, found them for a dataset "
+                "that is already open; pass them to the first open"
             )
         return data
     options = Options().override(*settings)
@@ -87,7 +87,7 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
 def open_unpaired(
     names: tuple[str, str], settings: Sequence[str], fields: Mapping[str, Any] | None
 ) -> Dataset:
-    """Two datasets side by side, as A~B names them."""
+    """The two unpaired datasets of A~B."""
     each = [open(name, *settings) for name in names]
     if fields is not None:
         schemas = pairs.schemas_of_sides(fields, each)
@@ -99,7 +99,7 @@ def open_unpaired(
 
 
 def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -> Series:
-    """A series in the schema of a run, however short, with what is known beyond its end."""
+    """A series of any length in the schema of a run, with columns known after its end."""
     options = Options().override(*settings)
     source, _ = locate(data)
     if isinstance(source, str):
@@ -111,8 +111,8 @@ def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -
 
 
 def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
-    """What is to be read (an object, a built-in name, a path or two files line by line), and the
-    transforms that its name asks for."""
+    """The input to read (an object, a built-in name, a path or two parallel files), and the
+    transforms in its name."""
     if not isinstance(data, str | Path):
         return data, ()
     if "," in str(data) and (files := parallel_text.sides(str(data))):
@@ -127,10 +127,10 @@ class DataReader:
 
     read: Callable[[Any, Options, ReadFormat], RawData]
     recognises: Callable[[Any, Options], bool] = lambda source, options: True
-    suffixes: tuple[str, ...] = ()  # of files that are of this kind
+    suffixes: tuple[str, ...] = ()  # of files of this kind
 
     def accepts(self, source: Any, options: Options) -> bool:
-        """Whether the input is of this kind; a file is recognised by the end of its name first."""
+        """Whether the input is of this kind; files are recognised by their suffix first."""
         named = isinstance(source, Path) and source.name.lower().endswith(self.suffixes)
         if self.suffixes and (not named or source.is_dir()):
             return False
@@ -138,7 +138,7 @@ class DataReader:
 
 
 def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawData:
-    """Whatever the first reader that recognises the input finds in it."""
+    """Read the input with the first reader that recognises it."""
     if isinstance(source, Path):
         content.check_kind(source)
     for reader in READERS:
@@ -187,7 +187,7 @@ def is_torch_dataset(source: Any) -> bool:
 
 
 def is_iterable(source: Any) -> bool:
-    """Whether a Python object gives rows; an object with items by number does too."""
+    """Whether a Python object yields rows, by iteration or by index."""
     try:
         iter(source)
     except TypeError:
@@ -196,7 +196,7 @@ def is_iterable(source: Any) -> bool:
 
 
 def read_items(source: Any, options: Options, form: ReadFormat) -> RawData:
-    """The items of a torch Dataset, which need not be iterable."""
+    """The items of a torch Dataset, which may not be iterable."""
     rows = (source[i] for i in range(len(source)))
     return arrays.from_rows(rows, type(source).__name__.lower())
 
@@ -222,7 +222,7 @@ TABLE_READERS = (
         suffixes=TABLE_SUFFIXES,
     ),
 )
-"""Files that hold a table, an array or idx: one split each where a folder holds several."""
+"""Readers of files with a table, an array or idx; several in a folder are one split each."""
 
 READERS = (
     # built-in datasets
@@ -257,7 +257,7 @@ READERS = (
         suffixes=(".tsv", ".tsv.gz"),
     ),
     *TABLE_READERS,
-    # two files line by line
+    # two parallel files
     DataReader(
         lambda source, options, form: parallel_text.read_pair(source, options, form),
         lambda source, options: isinstance(source, parallel_text.FilePair),
@@ -325,8 +325,8 @@ def build(
     stored: Mapping[str, Any] | None = None,
     whole: bool = False,
 ) -> Dataset:
-    """A dataset of what was read, with a schema of its own or that of an earlier run. Too few rows
-    to split are refused, unless they are `whole` or read with the schema of a run."""
+    """A dataset of the raw data, with a new schema or that of an earlier run. Too few rows to
+    split are refused, unless `whole` is set or the schema of a run is given."""
     schema, needed = (None, set()) if stored is None else read_schema(stored)
     raw = prepare(raw, options)
     if may_be_series(raw, options, schema):
@@ -357,8 +357,8 @@ def build(
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether rows can be the steps of a series: the run says so, a setting, or a column whose
-    first cell is a time."""
+    """Whether rows can be the steps of a series: by the run, a setting, or a column whose first
+    cell is a time."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
     if any(getattr(options, name) != getattr(Options, name) for name in series.SETTINGS):
@@ -375,7 +375,7 @@ def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 
 def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether a field can be text: the run says so, a setting, or a column of many strings."""
+    """Whether a field can be text: by the run, a setting, or a column of many strings."""
     if options.sentences:
         return True
     if schema is not None:
@@ -387,7 +387,7 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 
 def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tuple[str, ...]:
-    """What to say of columns that do no more than number the rows."""
+    """A note about columns that only number the rows."""
     names = [
         field.name
         for field in schema.fields
@@ -398,10 +398,7 @@ def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tup
         and torch.equal(x.sort().values - x.min(), torch.arange(len(x), dtype=x.dtype))
     ]
     return (
-        (
-            f"no more than the number of its row is in {listed(names)}; leave it out with "
-            f"data.drop={','.join(names)}",
-        )
+        (f"{listed(names)} only numbers the rows; drop it with data.drop={','.join(names)}",)
         if names
         else ()
     )
@@ -410,7 +407,7 @@ def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tup
 def encode(
     raw: RawData, options: Options, changes: Sequence[parse.Change], schema: Schema | None
 ) -> tuple[dict[str, Codec], dict[str, PackedTensor]]:
-    """Codecs and compact rows, transformed as the name says."""
+    """Fit codecs, encode the rows and apply the transforms."""
     values = {name: values_of(raw, name) for name in raw.values}
     codecs = fit_codecs(raw, values, options, schema)
     tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
@@ -422,7 +419,7 @@ def encode(
 def select_rows(
     raw: RawData, tensors: Mapping[str, PackedTensor], rows: Tensor
 ) -> tuple[RawData, dict[str, PackedTensor]]:
-    """Some of the rows, in their order."""
+    """The rows that the settings select, in order."""
     if len(rows) == len(raw):
         return raw, dict(tensors)
     split = None if raw.split is None else raw.split[rows.numpy()]
@@ -432,11 +429,10 @@ def select_rows(
 
 
 def prepare(raw: RawData, options: Options) -> RawData:
-    """The columns that data.drop leaves, and at least one row."""
+    """Apply data.drop and data.names; DataError if there are no rows."""
     if options.split and not raw.numbered:
         raise UsageError(
-            f"data.split={options.split}: {raw.name} does not come with several "
-            "splits; leave it out"
+            f"data.split={options.split}: {raw.name} does not have several splits; remove it"
         )
     for name in options.names:
         if name not in raw.values:
@@ -445,12 +441,12 @@ def prepare(raw: RawData, options: Options) -> RawData:
             )
     raw = tables.without(raw, options.drop) if options.drop else raw
     if not len(raw):
-        raise DataError(f"{raw.name} has no rows; give it some")
+        raise DataError(f"{raw.name} has no rows; add some")
     return raw
 
 
 def read_format(changes: Sequence[parse.Change], stored: Mapping[str, Any] | None) -> ReadFormat:
-    """How files are to be read: as the words of a name say, and as an earlier run names parts."""
+    """The format to read files in: from the transforms, and the file-name parts of a run."""
     plain = parse.form(changes) if changes else ReadFormat()
     fields = () if stored is None else read_schema(stored)[0].fields
     sounds = [field.codec for field in fields if isinstance(field.codec, Sound)]
@@ -461,7 +457,7 @@ def read_format(changes: Sequence[parse.Change], stored: Mapping[str, Any] | Non
 def fit_codecs(
     raw: RawData, values: Mapping[str, np.ndarray], options: Options, schema: Schema | None
 ) -> dict[str, Codec]:
-    """The codec of each field, or one sentence about all columns that have none."""
+    """The codec of each field; one error names all columns that have none."""
     found, wrong = {}, {}
     for name in values:
         try:
@@ -476,8 +472,8 @@ def fit_codecs(
 def fit(
     raw: RawData, name: str, values: np.ndarray, options: Options, schema: Schema | None
 ) -> Codec:
-    """The codec of a field: known, taken from the run, or what its values ask for. Arrays are read
-    as what they are and brought to the run's terms after they were transformed."""
+    """The codec of a field: given, taken from the run, or fitted to its values. Arrays are first
+    read as they are and converted to the run's codec after the transforms."""
     taken = None if schema is None else schema.field(name).codec
     if taken is not None and not isinstance(taken, Array | SequenceCodec):
         return taken
@@ -495,7 +491,7 @@ def values_of(raw: RawData, name: str) -> np.ndarray:
 
 
 def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
-    """The rows in which every cell was seen."""
+    """The rows without missing cells."""
     masks = [found > 0 for kept in tensors.values() if (found := holes(kept)) is not None]
     rows = (
         (~torch.stack(masks).any(0)).nonzero()[:, 0]

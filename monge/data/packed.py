@@ -1,4 +1,4 @@
-"""Rows of unequal length, end to end in one tensor: nothing is padded until a batch is made."""
+"""Rows of unequal length, concatenated in one tensor and padded only in batches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 LOWEST = {torch.uint8: 0, torch.int16: -(2**15)}
-"""The types whose values are counted, with the lowest of each."""
+"""The types whose values are counted, with the smallest value of each."""
 PIECE = 2**22
-"""Numbers counted at once."""
+"""Numbers processed at once."""
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Row i is flat[start[i] : start[i] + length[i]]; a stored v means the value v + base."""
+    """Row i is flat[start[i] : start[i] + length[i]]; a stored v stands for v + base."""
 
     flat: Tensor  # (total, *step)
     start: Tensor  # (N,)
@@ -37,19 +37,19 @@ class Ragged:
 
     @property
     def rows(self) -> list[Tensor]:
-        """Each row (length, *step) as it is stored."""
+        """Each row (length, *step) as stored."""
         pairs = zip(self.start.tolist(), self.length.tolist(), strict=True)
         return [self.flat[start : start + length] for start, length in pairs]
 
     @property
     def steps(self) -> Tensor:
-        """The steps of these rows, end to end."""
+        """The steps of all rows, concatenated."""
         every = int(self.length.sum()) == len(self.flat) and bool((self.start.diff() > 0).all())
         return self.flat if every else torch.cat(self.rows)
 
     @property
     def parts(self) -> list[Tensor]:
-        """Every entry of these rows once; overlapping rows are not copied."""
+        """Tensors with every entry of the rows once; overlapping rows are not copied."""
         if int(self.length.sum()) > len(self.flat):
             return [self.flat, self.start, self.length]
         return [self.steps, self.length]
@@ -58,7 +58,7 @@ class Ragged:
         self, rows: Tensor, dtype: torch.dtype = torch.float32, shift: Tensor | int = 0
     ) -> tuple[Tensor, Tensor]:
         """The values of some rows, (B, T, *step) with zeros after the end, and their lengths; T is
-        the longest of these. Rows begin `shift` (B,) steps late and read on in what follows."""
+        the longest of these. Rows start `shift` (B,) steps later and end as much later."""
         start, length = self.start[rows] + shift, self.length[rows]
         step = torch.arange(int(length.max()) if len(length) else 0)
         exists = step < length[:, None]  # (B, T)
@@ -68,23 +68,23 @@ class Ragged:
         return x.masked_fill_(~exists, 0), length
 
     def change(self, flat: Tensor, base: int = 0) -> Ragged:
-        """Other steps in the same places."""
+        """The same rows with other values of the steps."""
         return Ragged(flat, self.start, self.length, base)
 
 
 PackedTensor = Tensor | Ragged
-"""The compact rows of a field."""
+"""The stored rows of a field."""
 
 
 def unseen(x: Tensor) -> Tensor | None:
-    """Which entries of a tensor are missing; None for a type that cannot hold missing ones."""
+    """Which entries of a tensor are missing; None for a type without missing values."""
     if x.is_floating_point():
         return x.isnan()
     return x < 0 if x.dtype == torch.int64 else None
 
 
 def holes(kept: PackedTensor) -> Tensor | None:
-    """How many cells of each row are missing, (N,); None for a type that cannot hold them."""
+    """Number of missing cells of each row, (N,); None for a type without missing values."""
     mask = unseen(kept.flat if isinstance(kept, Ragged) else kept)
     if mask is None:
         return None
@@ -112,7 +112,7 @@ class Statistics(Moments):
 
 
 def statistics(x: Tensor, groups: int) -> Statistics:
-    """Of rows x (N, groups * anything); NaN counts as not seen."""
+    """Statistics of rows x (N, groups * anything); NaN counts as missing."""
     parts = [group.flatten() for group in x.reshape(len(x), groups, -1).unbind(1)]
     found = [of_levels(part) if x.dtype in LOWEST else of_numbers(part) for part in parts]
     mean, scale, low, high = (tuple(column) for column in zip(*found, strict=True))
@@ -127,7 +127,7 @@ def statistics(x: Tensor, groups: int) -> Statistics:
 
 
 def of_numbers(x: Tensor) -> tuple[float, ...]:
-    """mean, scale, low, high; those of zeros where nothing was seen."""
+    """mean, scale, low, high; those of zeros if all are missing."""
     seen = x[~x.isnan()].double()
     if not len(seen):
         return 0.0, 1.0, 0.0, 0.0
@@ -137,7 +137,7 @@ def of_numbers(x: Tensor) -> tuple[float, ...]:
 
 
 def of_levels(x: Tensor) -> tuple[float, ...]:
-    """The same from how often each of 256 or 65536 values occurs."""
+    """The same for integers of 8 or 16 bits, from the counts of the values."""
     low, size = LOWEST[x.dtype], 256 if x.dtype == torch.uint8 else 65536
     parts = x.split(PIECE) if len(x) else [x]
     count = torch.stack([torch.bincount(part.int() - low, minlength=size) for part in parts])

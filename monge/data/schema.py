@@ -15,9 +15,9 @@ from .codecs.tokens import Text
 from .packed import PackedTensor, holes
 
 COLUMNS = "columns"
-"""What an event of several columns is called."""
+"""The name of an event of several columns."""
 INPUTS = "inputs"
-"""The condition that the columns beside a target form together."""
+"""The name of the condition formed by all columns except the target."""
 
 
 class Field(Config):
@@ -27,27 +27,28 @@ class Field(Config):
     name: str
     """Its name in settings and messages."""
     codec: Codec
-    """How it is written down."""
+    """Its codec."""
     space: Space
-    """Where it lives, with statistics of the training rows."""
+    """Its space, with statistics of the training rows."""
     key: str | int = ""
-    """What a frame calls the column, where that is not its name."""
+    """Label of the column in a frame, if it differs from the name."""
 
 
 class Schema(Config):
-    """Everything about data but their rows: what a run keeps to decode and to read other data."""
+    """Everything about a dataset except its rows, stored with a run to decode samples and to read
+    other data."""
 
     tag = "data/schema"
     name: str
-    """Short and fit for a file's name, transforms included."""
+    """Name of the dataset, including transforms, usable as a file name."""
     fields: tuple[Field, ...]
-    """In the order the data had."""
+    """Fields in the order of the data."""
     main: tuple[str, ...]
     """The fields that are the event by default."""
     target: str | None = None
     """The field to predict by default."""
     inputs: tuple[str, ...] = ()
-    """The fields that a target is predicted from by default; none means all beside it."""
+    """The fields that a target is predicted from by default; empty for all others."""
     table: bool = False
     """Whether the fields are the columns of a table."""
 
@@ -70,7 +71,7 @@ class Schema(Config):
     def one_sided(self, event: str) -> tuple[str, ...]:
         """A note about a model of only one side of pairs of images."""
         goal = self.target
-        if goal is None or not self.field(goal).space.is_picture:
+        if goal is None or not self.field(goal).space.is_image:
             return ()
         return (
             f"a model of {event} alone; use --target {goal} for a model of {goal} given what it "
@@ -79,7 +80,7 @@ class Schema(Config):
 
 
 class Selection(Config):
-    """How a run reads data: their schema, and which fields are the event and its conditions."""
+    """How a run reads data: the schema, and which fields are the event and the conditions."""
 
     tag = "data/selection"
     schema: Schema
@@ -89,7 +90,7 @@ class Selection(Config):
     given: Mapping[str, tuple[str, ...]]
     """Each condition: one field of that name, or columns side by side."""
     predicted: bool = False
-    """Whether the event is a target, which other data need not have."""
+    """Whether the event is a target, which may be absent from other data."""
 
 
 def select(
@@ -103,7 +104,7 @@ def select(
             raise UsageError(f"{schema.name} has no field {name!r}{nearest(name, known)}")
     if event and targets and (event,) != targets:
         raise UsageError(
-            f"event {event!r} and target {listed(targets)!r} mean the same; give one of them"
+            f"event {event!r} and target {listed(targets)!r} are alternatives; give one of them"
         )
     usual = schema.main if {*schema.main} - {*given} else (schema.target or "",)
     chosen = targets or (
@@ -142,12 +143,12 @@ def parse_targets(target: str | Sequence[str] | None, known: Sequence[str]) -> t
 def conditions(
     schema: Schema, targets: Sequence[str], given: Sequence[str], beside: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Each a field of its own, but for the columns beside a target, which stand together."""
+    """The conditions: one per field, but all columns beside a target form one condition."""
     if targets and not beside:
         raise UsageError(
             f"{schema.name} has nothing beside {listed(targets)!r} to predict it from"
         )
-    if targets and not given and schema.table:  # but for text, which is given where it is named
+    if targets and not given and schema.table:  # except text, which must be named
         return {
             INPUTS: tuple(name for name in beside if schema.field(name).space.kind != "tokens")
         }

@@ -1,7 +1,7 @@
-"""Other data read in the terms of a run: its fields, their order, their codecs.
+"""Reading other data with the schema of a run: its fields, their order and their codecs.
 
-What does not fit is refused in a sentence; a target that is not there is all unseen, so that it
-can be predicted.
+Data that does not fit is refused with an error; an absent target is read as missing in every row,
+so that it can be predicted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .schema import Schema
 
 
 def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
-    """The same rows under the names of the run's fields; what the run does not know is left out,
-    and what it needs is there."""
+    """The same rows under the names of the run's fields; other fields are left out, and a field
+    that the run needs must be present."""
     if schema.table != raw.table:
         raw = as_columns(raw, schema) if schema.table else as_array(raw, schema)
     elif raw.table:
@@ -43,7 +43,7 @@ def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
             f"{listed(raw.values)}"
         )
     extra = [name for name in raw.values if name not in known]
-    notes = (f"{listed(extra)} is not known to the run and was left out",) if extra else ()
+    notes = (f"{listed(extra)} is not used by the run and was left out",) if extra else ()
     values = {name: raw.values[name] for name in known if name in raw.values}
     values |= {
         field.name: pack(list(values[field.name]))
@@ -56,7 +56,7 @@ def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
 
 
 def same_columns(raw: RawData, schema: Schema) -> RawData:
-    """Columns without names of their own are taken in the run's order."""
+    """Columns without names are taken in the run's order."""
     known = [field.name for field in schema.fields]
     unnamed = not raw.named or all(re.fullmatch(r"c\d+", name) for name in known)
     if not unnamed or set(known) <= set(raw.values):
@@ -70,7 +70,7 @@ def same_columns(raw: RawData, schema: Schema) -> RawData:
 
 
 def same_roles(raw: RawData, schema: Schema) -> RawData:
-    """The main field is the run's main field whatever it is called, and so is the target."""
+    """Match the main field and the target by role, whatever their names."""
     names = {raw.main[0]: schema.main[0]}
     if raw.target and schema.target:
         names[raw.target] = schema.target
@@ -131,7 +131,7 @@ def as_array(raw: RawData, schema: Schema) -> RawData:
 
 
 def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor:
-    """Rows that `other` encoded, as the run's codec would have."""
+    """Rows encoded by `other`, converted to the run's codec."""
     if not isinstance(other, Array) or other.shape != wanted.shape:
         raise DataError(misfit(wanted, other, name))
     if other.drawn and not (wanted.drawn and wanted.size == other.size):
@@ -146,7 +146,7 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor
             "mnist+binarise"
         )
     if wanted.drawn:
-        return x * wanted.top  # what is 0 or 1 already is certain
+        return x * wanted.top  # values that are already 0 or 1 have probability 0 or 1
     return wanted.keep(x.numpy(), at)
 
 
@@ -167,7 +167,7 @@ def spell(shape: tuple[int, ...]) -> str:
 def absent(codec: Codec, n: int, name: str) -> Tensor:
     """A field of which every value is missing."""
     if isinstance(codec, SequenceCodec):
-        raise DataError(f"the rows lack {name}, and a sequence is not predicted; give it")
+        raise DataError(f"the rows lack {name}, and a sequence cannot be predicted; add it")
     if isinstance(codec, Categorical):
         return torch.full((n,), -1)
     shape: tuple[int, ...] = codec.shape if isinstance(codec, Array) else ()
@@ -177,7 +177,7 @@ def absent(codec: Codec, n: int, name: str) -> Tensor:
 def encode(
     raw: RawData, schema: Schema, fitted: Mapping[str, Codec], tensors: Mapping[str, PackedTensor]
 ) -> dict[str, PackedTensor]:
-    """Every field of the run: arrays from what was made of them, the rest from their values."""
+    """Encode every field of the run: arrays from their transformed rows, others from values."""
     found: dict[str, PackedTensor] = {}
     for field in schema.fields:
         name, codec = field.name, field.codec

@@ -1,4 +1,4 @@
-"""Which rows are trained on, which are held out while training, and which until the end."""
+"""The split of rows into train, valid and test."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .options import Options
 from .readers.base import SPLITS
 
 FEWEST = 3
-"""Rows without which no split has one."""
+"""The fewest rows that can be split."""
 
 
 def shuffle(n: int, *keys: int | str) -> Tensor:
-    """A permutation of n rows that depends on the keys alone."""
+    """A permutation of n rows that depends only on the keys."""
     return keyed_uniform(torch.arange(n), (1,), derive_seed(*keys))[:, 0].argsort(stable=True)
 
 
@@ -27,8 +27,8 @@ def divide(
     name: str = "the data",
     whole: bool = False,
 ) -> dict[str, Tensor]:
-    """Row numbers of each split, in order. Splits that files give are kept; what they do not give
-    is carved from their training rows. Too few rows are refused, or where `whole` all train."""
+    """Row numbers of each split, in order. Given splits are used; missing ones are taken from the
+    training rows. Too few rows are refused, or all used for training if `whole` is set."""
     whose = torch.zeros(n, dtype=torch.long) if given is None else torch.from_numpy(given).long()
     free = (whose == 0).nonzero()[:, 0]
     parts = [
@@ -50,7 +50,7 @@ def divide(
 
 
 def labelled(codes: Tensor, options: Options) -> Tensor:
-    """The rows that `data.labels` keeps, in order: as evenly over the classes as can be."""
+    """The rows that `data.labels` keeps, in order, spread evenly over the classes."""
     seen = len(codes[codes >= 0].unique())
     if options.labels < seen:
         raise UsageError(
@@ -67,7 +67,7 @@ def labelled(codes: Tensor, options: Options) -> Tensor:
 
 
 def balanced(codes: Tensor) -> Tensor:
-    """Rows repeated until every class has as many as the commonest; unseen labels left out."""
+    """Rows repeated until all classes are equally frequent; rows without a label are left out."""
     classes = [(codes == code).nonzero()[:, 0] for code in codes[codes >= 0].unique()]
     most = max(map(len, classes), default=0)
     return (
@@ -78,7 +78,7 @@ def balanced(codes: Tensor) -> Tensor:
 
 
 def keep(n: int, options: Options, given: np.ndarray | None = None) -> Tensor:
-    """The rows that `data.rows` keeps: of given splits it thins the training rows alone."""
+    """The rows that `data.rows` keeps; with given splits it reduces only the training rows."""
     free = torch.arange(n) if given is None else torch.from_numpy(given == 0).nonzero()[:, 0]
     if not options.rows or options.rows >= len(free):
         return torch.arange(n)

@@ -57,25 +57,25 @@ def amortisation(model: Model, rows: HeldOutRows, seed: int = 0) -> dict[str, Me
 
 SAMPLES = (1, 10, 100, 1000)
 MAX_CURVE_ROWS, MIN_CURVE_ROWS, CURVE_ELEMENTS = 100, 16, 80_000
-"""Rows that the curve stands on: fewer where they are long."""
+"""Most rows of the curve; fewer if they are long."""
 INTEGRATED = 16
-"""Rows, where their codes can be integrated over."""
+"""Most rows if their codes can be integrated out."""
 GRID = (61, 7.0)
-"""Points of a first grid in each dimension of a code, and how far it reaches."""
+"""Points per dimension of the initial grid over codes, and its half-width."""
 POSTERIOR_SAMPLES = 256
-"""Codes that a first guess of the evidence stands on besides."""
+"""Posterior samples used besides the grid for the initial estimate of the evidence."""
 WANTED, POINTS = 1e-4, 1 << 15
-"""What may be left of an integral, in nats, and the points after which it may be more."""
+"""Tolerance of an integral in nats, and the number of points after which it may be exceeded."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """The bound at so many importance samples, over the same rows as the other rungs."""
+    """The bound for one number of importance samples, over the same rows as the others."""
 
     samples: int
     score: Metric  # mean over rows, with its error over rows
-    error: float | None  # of this mean, from Monte Carlo alone, if there are several samples
-    effective: float  # samples that carried a row's estimate, mean over rows
+    error: float | None  # Monte Carlo error of this mean, if there are several samples
+    effective: float  # effective sample size, mean over rows
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -88,7 +88,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Tightness:
-    """The rungs, and where the code can be integrated over the evidence of the same rows."""
+    """The bounds, and the evidence of the same rows if the code can be integrated out."""
 
     rows: int
     rungs: list[Rung]
@@ -103,7 +103,7 @@ class Tightness:
 
 
 def tightness(model: Model, rows: HeldOutRows, seed: int = 0) -> Tightness | None:
-    """None of a model without codes, or whose likelihood is no bound that samples tighten."""
+    """The bound by number of samples; None if the model has no importance-weighted bound."""
     if not (
         isinstance(model, HasLikelihood)
         and isinstance(model, HasPosterior)
@@ -131,22 +131,22 @@ def rung(model: HasLikelihood, batch: Batch, samples: int, seed: int) -> Rung:
     value = found.value.double().cpu().numpy()
     scores = RowLikelihoods(value, found.kind, entries(batch, batch.x[0].numel()) / len(batch))
     if found.stderr is None or samples == 1:
-        return Rung(samples, scores.score, None, 1.0)
+        return Rung(samples, scores.mean, None, 1.0)
     spread = found.stderr.double().square()  # the variance of mean(w) / E w of each row
     effective = samples / (1 + (samples - 1) * spread)
     return Rung(
-        samples, scores.score, float(spread.mean() / len(value)) ** 0.5, float(effective.mean())
+        samples, scores.mean, float(spread.mean() / len(value)) ** 0.5, float(effective.mean())
     )
 
 
 def evidence(model: HasPosterior, batch: Batch) -> Metric:
-    """log p(x | given) with the code integrated out, row by row and in float64."""
+    """log p(x | given) with the code integrated out, for each row in float64."""
     exact = copy.deepcopy(model)
     assert isinstance(exact, Model)
     exact = exact.cpu().double()
     rows = batch.to("cpu").double()
     value = torch.stack([integrated(exact, rows[i : i + 1]) for i in range(len(rows))])
-    return RowLikelihoods(value.numpy(), "exact", batch.x[0].numel()).score
+    return RowLikelihoods(value.numpy(), "exact", batch.x[0].numel()).mean
 
 
 def integrated(model: Any, row: Batch) -> Tensor:

@@ -24,16 +24,17 @@ MIN_TEST_ROWS = 20
 STEPS, BATCH, RATE = 300, 128, 2e-3
 NET = MLP.Config(width=64, depth=2, activation="relu")
 NORMAL = 1.96
-"""Standard errors to either side of an interval of 95 %."""
+"""Half-width of a 95 % interval in standard errors."""
 
 
 def c2st(x: Tensor, y: Tensor, seed: int = 0) -> Metric:
-    """Accuracy of telling x (n, F) from y (m, F), as many of each, with its standard error."""
+    """Accuracy of distinguishing x (n, F) from y (m, F), equally many of each, with its standard
+    error."""
     n = min(len(x), len(y)) // 2 * 2
     if n < MIN_TEST_ROWS:
         raise DataError(
             f"the smaller side has {min(len(x), len(y))} rows; a classifier "
-            f"two-sample test needs {MIN_TEST_ROWS} at least"
+            f"two-sample test needs at least {MIN_TEST_ROWS}; give more rows"
         )
     orders = [torch.randperm(len(side), generator=make_generator(seed))[:n] for side in (x, y)]
     halves = [
@@ -47,7 +48,7 @@ def c2st(x: Tensor, y: Tensor, seed: int = 0) -> Metric:
 
 
 def interval(score: Metric) -> tuple[float, float]:
-    """Where the accuracy lies with a confidence of 95 %."""
+    """The 95 % confidence interval of the accuracy."""
     return score.value - NORMAL * score.stderr, score.value + NORMAL * score.stderr
 
 

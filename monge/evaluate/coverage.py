@@ -28,11 +28,11 @@ NEIGHBOURS = 5
 NEAR = 4.0
 """Standard deviations within which a sample belongs to a mode."""
 SHARE = 0.05
-"""Part of its fair share of samples that a mode must have to be found."""
+"""Fraction of its expected number of samples from which a mode counts as found."""
 
 
 def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS) -> dict[str, Metric]:
-    """The four measures of samples (m, F) against real points (n, F)."""
+    """The four metrics of samples (m, F) against real points (n, F)."""
     k = min(k, len(real) - 1, len(fake) - 1)
     between = torch.cdist(real, fake)  # (n, m)
     inside = between < radii(real, k)[:, None]
@@ -56,8 +56,8 @@ def radii(x: Tensor, k: int) -> Tensor:
 
 
 def modes(x: Tensor, density: GaussianModes) -> dict[str, Metric]:
-    """How many modes of a known density the samples x (n, D) have found, and how many samples
-    belong to one."""
+    """The number of modes of a known density found by the samples x (n, D), and the share of
+    samples that belong to a mode."""
     apart, nearest = torch.cdist(x.double(), density.centres.double()).min(1)
     near = apart < NEAR * density.spread
     count = len(density.centres)
@@ -72,9 +72,9 @@ def modes(x: Tensor, density: GaussianModes) -> dict[str, Metric]:
 
 
 LEVEL = 0.01
-"""Share of real rows that are as near by definition; the value of a perfect model."""
+"""Share of real rows that are as near by definition: the value of a perfect model."""
 ROWS = 512
-"""Rows whose distances are made at once."""
+"""Rows whose distances are computed at once."""
 
 
 def memorised(fake: Tensor, held_out: Tensor, train: Tensor) -> Metric:

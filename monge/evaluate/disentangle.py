@@ -18,14 +18,14 @@ from ..core.errors import DataError
 from ..core.metric import Metric
 
 BINS = 20
-"""Bins that the values of a coordinate fall into."""
+"""Bins per coordinate."""
 
 
 def mutual_information_gaps(codes: Tensor, factors: Mapping[str, Tensor]) -> dict[str, Metric]:
     """The gap of each factor (N,), whole numbers, in codes (N, d), and "mig", their mean."""
     if codes.ndim != 2 or codes.shape[1] < 2:
         raise DataError(
-            f"a gap needs codes of two coordinates at least, not {tuple(codes.shape)}; give (N, d)"
+            f"expected codes (N, d) with d of at least 2, found {tuple(codes.shape)}; reshape them"
         )
     mutual_information = information(codes, factors)
     found = {
@@ -62,6 +62,6 @@ def mutual(a: Tensor, b: Tensor) -> float:
 
 
 def entropy(values: Tensor) -> float:
-    """Of whole numbers (N,), in nats."""
+    """The entropy of whole numbers (N,), in nats."""
     share = torch.unique(values, return_counts=True)[1].double() / len(values)
     return float(-(share * share.log()).sum())

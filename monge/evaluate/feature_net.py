@@ -1,11 +1,11 @@
 r"""A small feature network, trained on the training rows, for Fréchet and kernel distances.
 
 Fréchet and kernel distances of images are commonly computed in the features of Inception, which
-has learned photographs. This network learns from the training rows themselves. Where the data
-have a label that is no part of the event, it predicts the label; otherwise it denoises rows,
-whose best answer $E[x \mid x + \sigma n] = y + \sigma^2 \nabla \log p_\sigma(y)$, $y = x + \sigma
-n$, is known by whoever knows where rows lie (Miyasawa 1961, Vincent 2011). So its distances
-compare models of one dataset with one another and with nothing else.
+was trained on photographs. This network is trained on the training rows themselves. If the data
+have a label outside the event, it predicts the label; otherwise it denoises rows, and the best
+denoiser $E[x \mid y] = y + \sigma^2 \nabla \log p_\sigma(y)$, $y = x + \sigma n$, depends on the
+data density (Miyasawa 1961, Vincent 2011). Its distances compare models of one dataset with each
+other, and with nothing else.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from ..nn.layers.specs import (
 from .likelihood import HeldOutRows, chunks
 
 NETWORK = "features/1"
-"""The architecture in a saved file; the number rises when `planned` changes."""
+"""Version of the architecture in a saved file; increase it when `architecture` changes."""
 WIDTH = 64
-"""Features."""
+"""Number of features."""
 SMALL, SIDE = 4, 32
-"""Least side in pixels of images that are convolved, and the side they are reduced to."""
+"""Smallest side in pixels of images that are convolved, and the side that they are reduced to."""
 STEPS, BATCH, RATE, DECAY = 500, 64, 2e-3, 0.01
 EPOCHS = 40
-"""How often it sees a row at most: what knows rows by heart sees others differently."""
+"""Most epochs of training; more would overfit few rows."""
 ENTRIES = STEPS * SIDE * SIDE * 3
-"""Numbers that all steps read of a row at most: long rows are learned in fewer steps."""
+"""Most numbers per row over all steps: long rows are trained on for fewer steps."""
 NOISE = 0.5
-"""Sigma, in standard deviations."""
+"""Sigma of the noise, in standard deviations of the data."""
 MEASURED = 2000
-"""Training rows whose features have mean 0 and deviation 1."""
+"""Training rows over which the features are standardised."""
 
 
 class FeatureNet(nn.Module):
-    """x -> h(x), 64 numbers with mean 0 and deviation 1 over training rows; a linear map of
-    a(h(x)) answers the question it learns from: one of `classes`, or x itself without them."""
+    """x -> h(x), 64 features standardised over training rows; in training a linear map of a(h(x))
+    predicts one of `classes`, or x itself without them."""
 
     mean: Tensor
     scale: Tensor
@@ -60,7 +60,7 @@ class FeatureNet(nn.Module):
         self.space, self.classes = replace(space, given={}), classes
         self.read = Features(self.space)
         self.shape: Shape = (self.read.width,)
-        if space.is_picture:
+        if space.is_image:
             self.shape = (space.shape[0], *(min(side, SIDE) for side in space.shape[1:]))
         self.body = architecture(self.shape).build(self.shape)
         self.head = nn.Sequential(nn.SiLU(), nn.Linear(WIDTH, classes or math.prod(self.shape)))
@@ -69,7 +69,7 @@ class FeatureNet(nn.Module):
 
     def prepare(self, batch: Batch) -> Tensor:  # (B, *shape)
         seen = self.read(batch)
-        if not self.space.is_picture:
+        if not self.space.is_image:
             return seen
         _, height, width = self.shape
         return F.adaptive_avg_pool2d(seen.unflatten(1, self.space.shape), (height, width))
@@ -99,7 +99,7 @@ class FeatureNet(nn.Module):
 
 
 def architecture(shape: Shape) -> StackSpec:
-    """The network before it is built: convolutions for images, dense layers for the rest."""
+    """The layers of the network: convolutions for images, dense layers for other rows."""
     layers: list[LayerSpec] = [FlattenSpec()]
     for width in (2 * WIDTH, 2 * WIDTH):
         layers += [DenseSpec(width), ActivationSpec("silu")]
@@ -117,8 +117,8 @@ def architecture(shape: Shape) -> StackSpec:
 def train_feature_net(
     space: Space, rows: HeldOutRows, names: Tensor | None = None, classes: int = 0, seed: int = 0
 ) -> FeatureNet:
-    """The network after training: a function of the rows, their names (n,) where there are some
-    (below 0 where one is not known), and the seed."""
+    """Train the network on the rows and their labels (n,), if any (negative if unknown); the
+    result depends only on these and the seed."""
     known = torch.arange(len(rows)) if names is None else (names >= 0).nonzero()[:, 0]
     steps = min(STEPS, -(-EPOCHS * len(known) // BATCH), max(ENTRIES // max(space.dims, 1), 1))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -134,7 +134,7 @@ def train_feature_net(
 
 
 def standardised(net: FeatureNet, rows: HeldOutRows) -> FeatureNet:
-    """The same network with mean 0 and deviation 1 of its features over these rows."""
+    """The same network with features standardised over these rows."""
     some = torch.linspace(0, len(rows) - 1, min(len(rows), MEASURED)).long()
     found = net(rows.batch(some))
     net.mean, net.scale = found.mean(0).float(), found.std(0).clamp_min(1e-6).float()

@@ -1,10 +1,10 @@
 r"""Forecast metrics, with three baselines: naive, seasonal naive and AR(1).
 
-MSE and MAE in standard deviations of the training steps (so that channels may stand together);
-MASE, the absolute error in units of the one that repeating the last season makes within the
-training steps (Hyndman & Koehler 2006); sMAPE in percent; CRPS
-$= E|X - y| - \frac12 E|X - X'|$ from samples, which is the absolute error of a forecast without
-spread (Gneiting & Raftery 2007); and how many truths fall into the central 80 % interval.
+MSE and MAE in standard deviations of the training steps, so that channels are comparable; MASE,
+the absolute error relative to that of repeating the last season within the training steps
+(Hyndman & Koehler 2006); sMAPE in percent; CRPS $= E|X - y| - \frac12 E|X - X'|$ from samples,
+which is the absolute error of a point forecast (Gneiting & Raftery 2007); and the coverage of the
+central 80 % interval.
 
 Naive repeats the last value, seasonal naive the last season, AR(1) is
 $\mu + \rho^h (x_L - \mu)$ with $\rho$ by least squares over training pasts. Windows overlap, so a
@@ -39,12 +39,12 @@ SAMPLED_FUTURES, MAX_WINDOWS = 100, 400
 SLOW = (32, 32)
 """The same for models that sample step by step."""
 PIECE = 64
-"""Windows measured at once."""
+"""Windows evaluated at once."""
 
 
 @dataclass(frozen=True)
 class SeriesReference:
-    """What is known of the training steps of each channel."""
+    """Statistics of the training steps of each channel."""
 
     season: int
     scale: Tensor  # (C,): standard deviation
@@ -76,7 +76,7 @@ class SeriesReference:
 
 
 def is_forecast(model: Model) -> bool:
-    """Whether the model has a future given a past."""
+    """Whether the model generates a future given a past."""
     return PAST in model.space.given
 
 
@@ -153,7 +153,7 @@ def keep(values_by_name: dict[str, list[Tensor]], found: dict[str, Tensor]) -> N
 
 
 def spread(count: int, most: int) -> Tensor:
-    """At most so many numbers below `count`, evenly spaced."""
+    """At most `most` whole numbers below `count`, evenly spaced."""
     size = min(count, most)
     return torch.arange(size) * count // size
 
@@ -177,7 +177,7 @@ def window_scores(
     low: Tensor,
     high: Tensor,
 ) -> dict[str, Tensor]:
-    """A forecast (B, H, C) with its interval, and the references, a number for each window."""
+    """Metrics of a forecast (B, H, C) with its interval, and of the baselines, per window."""
     past, truth = (part.double() for part in cut(model, batch, horizon))
     found = points(mean, truth, reference) | {
         f"coverage_{LEVEL:g}": ((low <= truth) & (truth <= high)).double().mean((1, 2))
@@ -190,14 +190,14 @@ def window_scores(
 
 
 def naive_forecasts(past: Tensor, horizon: int, season: int) -> dict[str, Tensor]:
-    """What repeats the past, (B, H, C)."""
+    """The forecasts that repeat the past, (B, H, C)."""
     lag = min(season, past.shape[1])
     steps = torch.arange(horizon) % lag - lag
     return {"naive": past[:, -1:].expand(-1, horizon, -1), "seasonal_naive": past[:, steps]}
 
 
 def points(forecast: Tensor, truth: Tensor, reference: SeriesReference) -> dict[str, Tensor]:
-    """The measures of forecasts without spread, a number for each window."""
+    """The metrics of point forecasts, per window."""
     gap = (forecast - truth).abs()
     both = (forecast.abs() + truth.abs()).clamp_min(1e-12)
     return {
@@ -209,14 +209,14 @@ def points(forecast: Tensor, truth: Tensor, reference: SeriesReference) -> dict[
 
 
 def named(name: str, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Under a name of its own; without spread, the CRPS is the absolute error."""
+    """Metrics prefixed by `name`; the CRPS of a point forecast is the absolute error."""
     return {f"{name}.{key}": values for key, values in found.items()} | {
         f"{name}.crps": found["mae"]
     }
 
 
 def crps(samples: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
-    """Of samples (n, B, H, C), by the estimator that does not depend on n, (B,)."""
+    """The CRPS of samples (n, B, H, C) by its unbiased estimator, (B,)."""
     n = len(samples)
     ordered = samples.sort(0).values
     weight = (2 * torch.arange(1, n + 1).double() - n - 1).reshape(n, 1, 1, 1)
@@ -225,7 +225,7 @@ def crps(samples: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
 
 
 def normal_crps(mean: Tensor, sigma: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
-    """In closed form: sigma (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))."""
+    """CRPS of normal forecasts: sigma (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))."""
     z = (truth - mean) / sigma
     density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
     each = z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
@@ -233,7 +233,7 @@ def normal_crps(mean: Tensor, sigma: Tensor, truth: Tensor, scale: Tensor) -> Te
 
 
 def score(name: str, values: Tensor, horizon: int) -> Metric:
-    """The mean over windows, of which one in `horizon` counts."""
+    """The mean over windows; its error counts one window in `horizon`, as windows overlap."""
     last = name.rpartition(".")[2] if not name.startswith("coverage") else "coverage"
     unit = {
         "mse": "standardised",

@@ -1,9 +1,8 @@
 r"""Two distances between samples in the features of a network.
 
 Fréchet: the squared $W_2$ between normal distributions with the moments of both samples (Heusel et
-al. 2017), $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1 S_2)^{1/2})$. Moments of few rows
-lie farther apart than those of their distributions, so compare it with the distance of as
-many real rows.
+al. 2017), $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1 S_2)^{1/2})$. The
+estimate is biased upwards for few rows, so compare it with the distance of as many real rows.
 
 Kernel: the squared MMD under $k(x, y) = (x \cdot y / d + 1)^3$ by its unbiased statistic
 (Bińkowski et al. 2018), zero in the mean for equal distributions whatever the number of rows.
@@ -20,7 +19,7 @@ from .two_sample import jackknife
 
 UNIT = "own features"
 PAIRED = 1000
-"""Rows of each side that the kernel distance stands on: its cost grows with the square."""
+"""Most rows of each side for the kernel distance, whose cost is quadratic."""
 
 
 def feature_space_distances(x: Tensor, y: Tensor) -> dict[str, Metric]:
@@ -43,4 +42,4 @@ def kernel(x: Tensor, y: Tensor) -> Tensor:
 def cubic(x: Tensor, y: Tensor) -> Tensor:
     """k of all pairs, (n, m)."""
     near = x @ y.T / x.shape[1] + 1
-    return near * near * near  # many times as fast as a power
+    return near * near * near  # many times faster than a power

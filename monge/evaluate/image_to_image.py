@@ -15,15 +15,15 @@ from ..core.model import Model
 from ..core.rng import make_generator
 
 ROWS, SAMPLES_PER_ROW = 256, 4
-"""Rows that are enlarged, and how often each is."""
+"""Rows that are enlarged, and samples of each."""
 WINDOW = 7
-"""Pixels in each direction over which likeness is taken."""
+"""Side of the window of SSIM in pixels."""
 
 
 @torch.no_grad()
 def enlargements(model: Model, batch: Batch, seed: int = 0) -> dict[str, Metric]:
-    """psnr and ssim of single samples; how far their small images are from the given ones and how
-    much samples of one row differ, both as shares of the range."""
+    """PSNR and SSIM of single samples; the error of the downscaled samples against the given
+    images, and the standard deviation over samples of a row, both as shares of the range."""
     if not isinstance(model, CanEnlarge) or not isinstance(model, CanSample):
         return {}
     batch = batch[:ROWS]
@@ -43,8 +43,8 @@ def enlargements(model: Model, batch: Batch, seed: int = 0) -> dict[str, Metric]
     return {
         "psnr": score(psnr, "dB"),
         "ssim": score(similarities, "of 1"),
-        "small_picture_error": score(missed, "of range"),
-        "spread_of_draws": score(varied, "of range"),
+        "low_resolution_error": score(missed, "of range"),
+        "sample_spread": score(varied, "of range"),
     }
 
 
@@ -79,15 +79,15 @@ def is_translation(model: Model) -> bool:
     return (
         not model.is_unpaired
         and len(given) == 1
-        and model.space.is_picture
-        and given[0].is_picture
+        and model.space.is_image
+        and given[0].is_image
         and given[0].shape[1:] == model.space.shape[1:]
     )
 
 
 def translation_metrics(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
-    """Mean absolute error per pixel, in units of the data: of samples, of the source taken for the
-    target, and of the mean training image."""
+    """Mean absolute error per pixel, in units of the data: of samples, of the source in place of
+    the target, and of the mean training image."""
     (source,) = rows.given.values()
     guess = (
         source.x

@@ -56,12 +56,12 @@ class RowLikelihoods:
 
     value: NDArray[np.float64]  # (N,)
     kind: LikelihoodKind
-    dims: float  # entries of a row; their mean where rows vary in length
+    dims: float  # entries of a row; their mean if rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
     description: str = ""  # how the estimate was made
 
     @property
-    def score(self) -> Metric:
+    def mean(self) -> Metric:
         """The mean over rows; its error is that of the mean, Monte-Carlo noise included."""
         known = len(self.value) > 1 and not self.impossible
         spread = self.value.std(ddof=1) if known else math.nan
@@ -69,7 +69,7 @@ class RowLikelihoods:
 
     @property
     def noise(self) -> float | None:
-        """The part of the mean's error that is Monte-Carlo noise, where it is known."""
+        """The part of the mean's error that is Monte-Carlo noise, if known."""
         if self.stderr is None:
             return None
         return float(np.square(self.stderr).sum() ** 0.5 / len(self.stderr))
@@ -83,9 +83,9 @@ class RowLikelihoods:
     def bits_per_dim(self) -> float:
         return -float(self.value.mean()) / (self.dims * math.log(2))
 
-    def less(self, other: RowLikelihoods) -> Metric:
-        """The mean of these rows less that of others, with the error of both."""
-        own, known = self.score, other.score
+    def minus(self, other: RowLikelihoods) -> Metric:
+        """The mean of these rows minus that of others, with the combined error."""
+        own, known = self.mean, other.mean
         error = math.hypot(own.stderr, known.stderr)
         return Metric(own.value - known.value, own.kind, error)
 
@@ -148,7 +148,7 @@ class HeldOutScorer:
 
     def __call__(self) -> Metric:
         if isinstance(self.model, HasLikelihood):
-            return row_likelihoods(self.model, iter(self.batches), self.model.space.dims).score
+            return row_likelihoods(self.model, iter(self.batches), self.model.space.dims).mean
         if isinstance(self.model, CanSample):
             return distance(self.model, self.model.space, self.batches[0])
         return objective(self.model, self.batches)

@@ -1,8 +1,8 @@
-r"""The linear probe: how much of a label a linear map reads from codes.
+r"""The linear probe: how well a linear map predicts a label from codes.
 
 Logistic regression of the label on standardised codes, fitted to training rows by L-BFGS with the
-penalty $\frac{\lambda}{2} \|W\|^2$ a row; its accuracy on other rows is what a code is worth
-(Alain & Bengio 2017).
+penalty $\frac{\lambda}{2} \|W\|^2$ per row; the metric is its accuracy on other rows (Alain &
+Bengio 2017).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def codes(model: CanEncode, rows: HeldOutRows) -> Tensor:
 
 
 def probe(train: Tensor, names: Tensor, test: Tensor, truth: Tensor) -> Metric:
-    """The share of rows of `test` (M, F) whose label `truth` (M,) a linear map finds that was
-    fitted to codes `train` (N, F) with labels `names` (N,)."""
+    """The accuracy on codes `test` (M, F) with labels `truth` (M,) of a linear map fitted to codes
+    `train` (N, F) with labels `names` (N,)."""
     train, names = train[:MOST], names[:MOST]
     mean, scale = train.mean(0), train.std(0).clamp(min=1e-8)
     weights = regress((train - mean) / scale, names, int(max(names.max(), truth.max())) + 1)

@@ -1,8 +1,8 @@
 r"""Out-of-bag error: every training row scored by the members not trained on it.
 
 With $U_i$ the members whose bootstrap leaves out row i, $p(x_i) = \frac1{|U_i|}
-\sum_{k \in U_i} p_k(x_i)$ is a held-out score that costs no row; what all members have seen
-(a share of $0.632^K$) has no prediction (Breiman 1996).
+\sum_{k \in U_i} p_k(x_i)$ is a held-out score without held-out rows; rows that all members have
+seen (a share of $0.632^K$) have no prediction (Breiman 1996).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Metric]:
 
 
 def errors(model: Any, batches: Iterable[Batch]) -> dict[str, Metric]:
-    """Of the prediction of one target: how often the class is right, or how far the number is."""
+    """The accuracy or the error of the predictions of one target."""
     right, squares = [], []
     for batch in batches:
         weights = model.left_out(batch.rows).double()  # (K, B)
@@ -54,6 +54,6 @@ def errors(model: Any, batches: Iterable[Batch]) -> dict[str, Metric]:
 
 
 def mean_of(value: Tensor, kind: MetricKind, unit: str) -> Metric:
-    """Over the rows that some member has not seen."""
+    """The mean over the rows that some member has not seen."""
     known = value[~value.isnan()].double()
     return Metric(known.mean().item(), kind, (known.std() / len(known) ** 0.5).item(), unit)

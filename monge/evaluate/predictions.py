@@ -1,9 +1,9 @@
 r"""Metrics of predictions: accuracy, calibration, errors and interval coverage.
 
 Classes: accuracy; the expected calibration error $\sum_b \frac{n_b}{N} |acc_b - conf_b|$ over bins
-of the confidence in the class that is chosen (Naeini et al. 2015; Guo et al. 2017). Numbers: root
-mean square and mean absolute error of the mean, and how many truths fall into the central interval
-of the predictive distribution.
+of the confidence in the predicted class (Naeini et al. 2015; Guo et al. 2017). Numbers: root mean
+square and mean absolute error of the mean, and the coverage of the central interval of the
+predictive distribution.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ LEVEL = 0.9
 BINS = 15
 """Bins of confidence."""
 MANY = 64
-"""More targets than this are pooled."""
+"""With more targets than this, metrics are pooled."""
 
 
 @dataclass(frozen=True)
 class TargetPrediction:
-    """The predictive distribution of one target of N rows; of categories mean and interval are
+    """The predictive distribution of one target for N rows; for categories, mean and interval are
     indices."""
 
     space: Space
@@ -43,7 +43,7 @@ class TargetPrediction:
     mode: Tensor  # (N,)
     low: Tensor  # (N,): ends of the central interval
     high: Tensor  # (N,)
-    probabilities: Tensor  # (N, K): of each class or level; K is 0 where the values have no end
+    probabilities: Tensor  # (N, K): of each class or level; K is 0 for unbounded values
     truth: Tensor  # (N,)
     seen: Tensor  # (N,): whether the truth is known
     below: Tensor  # (N,): P(target < truth) + P(target = truth) / 2
@@ -72,7 +72,7 @@ def predicts(model: Model) -> bool:
 def predict(
     model: Model, batches: Iterable[Batch], level: float = LEVEL, options: Config | None = None
 ) -> list[TargetPrediction]:
-    """One for each target of the event, over all rows."""
+    """The predictions of each target of the event, over all rows."""
     pieces = [
         predict_batch(model, batch.to(device_of(model)), level, options) for batch in batches
     ]
@@ -82,7 +82,7 @@ def predict(
 def predict_batch(
     model: Any, batch: Batch, level: float, options: Config | None
 ) -> list[TargetPrediction]:
-    """Of one batch."""
+    """The predictions of each target for one batch."""
     space: Space = model.space
     distribution, n = model.marginals(batch.given, options), len(batch)
     truth, seen = batch.x.reshape(n, -1), batch.observed_mask.reshape(n, -1)
@@ -109,7 +109,7 @@ def predict_batch(
 
 
 def join(pieces: Sequence[TargetPrediction]) -> TargetPrediction:
-    """The rows of all pieces one after the other."""
+    """Concatenate the rows of all pieces."""
     names = [field.name for field in fields(TargetPrediction)[2:]]
     return TargetPrediction(
         pieces[0].space,
@@ -119,11 +119,11 @@ def join(pieces: Sequence[TargetPrediction]) -> TargetPrediction:
 
 
 def prediction_metrics(predictions: Sequence[TargetPrediction]) -> dict[str, Metric]:
-    """Of each target what its kind admits; where there are several, the name of each stands
-    before, and where there are very many, as in an image, they are evaluated as one."""
+    """The metrics of each target, by its kind. Several targets have their names as prefixes; very
+    many, as in an image, are pooled."""
     if not any(bool(prediction.seen.any()) for prediction in predictions):
         name = predictions[0].space.name or "the target"
-        raise DataError(f"no row has a value of {name}; evaluate on data that hold it")
+        raise DataError(f"no row has a value of {name}; evaluate on data with it")
     if len(predictions) > MANY:
         predictions = [join(predictions)]
     names = [prediction.space.name for prediction in predictions]
@@ -178,10 +178,10 @@ def calibration_error(prediction: TargetPrediction) -> float:
 
 
 def reliability(prediction: TargetPrediction) -> tuple[Tensor, Tensor, Tensor]:
-    """The curve that lies on the diagonal for a calibrated model, with the rows at each point.
+    """The reliability curve, diagonal for a calibrated model, with the rows at each point.
 
-    Classes: mean confidence in the chosen class and accuracy, a bin of confidence each. Numbers: a
-    level, and the share of truths below the quantile of that level.
+    Classes: mean confidence in the predicted class and accuracy, per bin of confidence. Numbers:
+    levels, and the share of truths below the quantile of each level.
     """
     if not prediction.is_class:
         level = torch.arange(1, 20, dtype=torch.float64) / 20

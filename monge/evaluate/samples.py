@@ -28,13 +28,13 @@ COPIED_FROM = 10_000
 
 @dataclass(frozen=True)
 class SampleComparison:
-    """Samples beside held-out rows and training rows, all as points (n, F)."""
+    """Samples, held-out rows and training rows, all as points (n, F)."""
 
     fake: Tensor
     real: Tensor
     train: Tensor
-    x: Tensor  # the samples as they are, (n, *event)
-    truth: Tensor  # the held-out rows as they are
+    x: Tensor  # the samples, (n, *event)
+    truth: Tensor  # the held-out rows, (n, *event)
 
     @classmethod
     def at(cls, model: Model, x: Tensor, rows: Batch, train: Batch) -> SampleComparison:

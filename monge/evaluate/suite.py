@@ -54,7 +54,7 @@ MAX_GAP_ROWS = 1000
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What is known of the data and the fit besides the rows."""
+    """Facts about the data and the fit besides the rows."""
 
     density: Density | None = None
     features: Callable[[Batch], Tensor] | None = None  # events as points (n, F) of a network
@@ -114,13 +114,13 @@ def likelihoods(
     found = {}
     if isinstance(model, HasLikelihood):
         every = known.scored or row_likelihoods(model, chunks(rows), model.space.dims, seed=seed)
-        found["log_likelihood"] = every.score
-        per_bit = every.score.stderr / abs(every.score.value or 1) * abs(every.bits_per_dim)
+        found["log_likelihood"] = every.mean
+        per_bit = every.mean.stderr / abs(every.mean.value or 1) * abs(every.bits_per_dim)
         found["bits_per_dim"] = Metric(every.bits_per_dim, every.kind, per_bit, "bits/dim")
         count = min(len(rows), len(others), MAX_GAP_ROWS)
         pick = torch.randperm(len(others), generator=make_generator(seed))[:count].sort().values
         seen, started = map(others.batch, pick.split(CHUNK)), time.perf_counter()
-        found["likelihood_gap"] = row_likelihoods(model, seen, model.space.dims, seed=seed).less(
+        found["likelihood_gap"] = row_likelihoods(model, seen, model.space.dims, seed=seed).minus(
             every
         )
         speed = count / (time.perf_counter() - started)

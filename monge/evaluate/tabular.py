@@ -1,9 +1,9 @@
 r"""Metrics of synthetic tables: distances of marginals and of pairwise correlations.
 
-A marginal of numbers is compared by Kolmogorov and Smirnov's $\sup_t |F(t) - G(t)|$, one of names
-by the total variation $\frac12 \sum_k |p_k - q_k|$; both lie between 0 and 1. Pairs are compared
-by the mean of $|\rho_{ij} - \rho'_{ij}|$ over the correlations of features of different columns,
-where a name has one indicator for each value. A cell that was not seen is NaN and counts nowhere.
+Marginals of numbers are compared by the Kolmogorov-Smirnov statistic $\sup_t |F(t) - G(t)|$, those
+of categories by the total variation $\frac12 \sum_k |p_k - q_k|$; both lie between 0 and 1. Pairs
+are compared by the mean of $|\rho_{ij} - \rho'_{ij}|$ over the correlations of features of
+different columns, where a category is one-hot encoded. Missing cells are NaN and are ignored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NUMBERS = ("real", "counts", "levels")
 
 
 def columns_of(space: Space, names: Sequence[str] = ()) -> Space | None:
-    """Event and plain conditions of a row as the columns of one table, the event's by these names;
-    None where the event is no row of a table."""
+    """The space of event and simple conditions as the columns of one table, with these names for
+    the event; None if the event is not a table row."""
     if not is_plain(space):
         return None
     parts = [
@@ -52,7 +52,7 @@ def is_plain(space: Space) -> bool:
 
 
 def titles(space: Space, names: Sequence[str]) -> list[str]:
-    """What the columns are called: as they were named, as they call themselves, or by number."""
+    """Names of the columns: the given ones, those of the space, or numbered."""
     if len(names) == space.dims:
         return list(names)
     if space.kind == "columns" or not space.shape:
@@ -73,7 +73,8 @@ def cells(batch: Batch, space: Space) -> Tensor:
 
 
 def table_metrics(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
-    """Marginals and pairs of the tables x (n, D) and y (m, D), the worst column by its name."""
+    """Distances of marginals and correlations of tables x (n, D) and y (m, D), and the column that
+    differs most."""
     each = marginals(x, y, space)
     worst = int(each.argmax())
     pair, column = space.columns[worst], slice(worst, worst + 1)
@@ -98,7 +99,7 @@ def table_metrics(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
 
 
 def marginals(x: Tensor, y: Tensor, space: Space) -> Tensor:
-    """How far the columns of two tables are from one another, (D,)."""
+    """The distance of the marginals of each column of two tables, (D,)."""
     return torch.stack(
         [
             marginal(a[~a.isnan()], b[~b.isnan()], part)
@@ -108,7 +109,7 @@ def marginals(x: Tensor, y: Tensor, space: Space) -> Tensor:
 
 
 def marginal(x: Tensor, y: Tensor, space: Space) -> Tensor:
-    """Of the values (n,) and (m,) of one column."""
+    """The distance of the marginals of one column, values (n,) and (m,)."""
     if not len(x) or not len(y):
         return x.new_zeros(())
     if space.kind in NAMES:
@@ -122,8 +123,8 @@ def marginal(x: Tensor, y: Tensor, space: Space) -> Tensor:
 
 
 def correlations(x: Tensor, read: Features) -> Tensor:
-    """Of all features (F, F), each pair over the rows where both were seen; 0 of what never
-    varies."""
+    """The correlations of all features (F, F), each pair over the rows where both are observed; 0
+    for constant features."""
     known = ~x.isnan()[:, read.owner]  # (n, F)
     seen, value = known.to(x), read(Batch(x.nan_to_num())).where(known, 0.0)
     count, total = (seen.T @ seen).clamp_min(1), value.T @ seen  # total[i, j]: of i where j is

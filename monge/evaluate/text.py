@@ -1,10 +1,10 @@
-r"""Measures of text against text: BLEU, chrF, ROUGE-L and the word error rate.
+r"""Metrics of text against references: BLEU, chrF, ROUGE-L and the word error rate.
 
-BLEU (Papineni et al. 2002) is $b \exp(\frac14 \sum_{n \le 4} \log p_n)$ over a whole corpus, p_n
-the share of n-grams that the references hold and b = min(1, e^{1 - r/c}) for references of r and
-candidates of c words. Words are cut as mteval-v13a does and a p_n of nothing is halved again and
-again (Post 2018), cased, so that the number is sacrebleu's. chrF (Popovic 2015) is the F-score,
-recall weighing twice as much, of the mean precision and recall of 1- to 6-grams of characters.
+BLEU (Papineni et al. 2002) is $b \exp(\frac14 \sum_{n \le 4} \log p_n)$ over a corpus, with p_n
+the share of n-grams that occur in the references and b = min(1, e^{1 - r/c}) for references of r
+and candidates of c words. It equals sacrebleu's default (Post 2018): cased, the tokens of
+mteval-v13a, exponential smoothing of zero counts. chrF (Popovic 2015) is the F-score, with recall
+weighted twice, of the mean precision and recall of 1- to 6-grams of characters.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ..core.errors import DataError
 from ..core.metric import Metric, MetricKind
 
 ORDER, LETTERS, RECALL = 4, 6, 2
-"""Longest n-grams of words, of characters, and how much recall weighs in chrF."""
+"""Longest n-grams of words and of characters, and the weight of recall in chrF."""
 RESAMPLED = 200
 """Bootstrap resamples of sentences for the standard error of a score."""
 ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 CUTS = (
-    (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),  # marks stand alone
-    (re.compile(r"([^0-9])([\.,])"), r"\1 \2 "),  # a stop or comma but between digits
+    (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),  # punctuation is separate
+    (re.compile(r"([^0-9])([\.,])"), r"\1 \2 "),  # a full stop or comma, except between digits
     (re.compile(r"([\.,])([^0-9])"), r" \1 \2"),
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a dash after a digit
 )
 
 
 def cut(line: str) -> list[str]:
-    """Words and marks, as mteval-v13a separates them."""
+    """Words and punctuation, as mteval-v13a separates them."""
     line = line.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
     for entity, mark in ENTITIES:
         line = line.replace(entity, mark)
@@ -48,13 +48,13 @@ def grams(items: Sequence[str] | str, order: int) -> Counter[tuple[str, ...]]:
 
 
 def bleu(candidates: Sequence[str], references: Sequence[str]) -> Metric:
-    """In per cent, higher is better; the error is that of drawing other sentences."""
+    """In per cent, higher is better; with the bootstrap error over sentences."""
     counts = [word_counts(cut(own), cut(true)) for own, true in pairs(candidates, references)]
     return corpus(np.array(counts, float), bleu_of)
 
 
 def word_counts(own: Sequence[str], true: Sequence[str]) -> list[int]:
-    """n-grams that agree and n-grams in all for each order, and the two lengths."""
+    """Matching n-grams and all n-grams of each order, and the two lengths."""
     agree, total = [], []
     for order in range(1, ORDER + 1):
         mine, theirs = grams(own, order), grams(true, order)
@@ -64,7 +64,7 @@ def word_counts(own: Sequence[str], true: Sequence[str]) -> list[int]:
 
 
 def bleu_of(counts: np.ndarray) -> float:
-    """From counts (10,) summed over a corpus."""
+    """BLEU from counts (10,) summed over a corpus."""
     agree, total, (own, true) = counts[:ORDER], counts[ORDER : 2 * ORDER], counts[2 * ORDER :]
     if not agree.any() or not total.all():
         return 0.0
@@ -88,8 +88,8 @@ def chrf(candidates: Sequence[str], references: Sequence[str]) -> Metric:
 
 
 def letter_counts(own: str, true: str) -> list[int]:
-    """For each order the n-grams of both that agree, and those of each; none of a candidate where
-    its reference has none."""
+    """For each order the matching n-grams, and those of each text; none of a candidate if its
+    reference has none."""
     found: list[int] = []
     for order in range(1, LETTERS + 1):
         mine, theirs = grams(own, order), grams(true, order)
@@ -154,7 +154,7 @@ def word_errors(candidates: Sequence[str], references: Sequence[str]) -> Metric:
 
 
 def distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """The fewest changes that make b of a (Levenshtein 1966)."""
+    """The edit distance of a and b (Levenshtein 1966)."""
     row = list(range(len(b) + 1))
     for count, word in enumerate(a, 1):
         corner, row[0] = row[0], count
@@ -174,7 +174,7 @@ def mean(values: Sequence[float], kind: MetricKind) -> Metric:
 def pairs(candidates: Sequence[str], references: Sequence[str]) -> list[tuple[str, str]]:
     if len(candidates) != len(references) or not candidates:
         raise DataError(
-            f"{len(candidates)} candidates cannot be held against {len(references)} "
-            "references; give one for each"
+            f"expected one reference per candidate, found {len(candidates)} candidates and "
+            f"{len(references)} references; give equally many"
         )
     return list(zip(candidates, references, strict=True))

@@ -1,9 +1,9 @@
 r"""Train on synthetic, test on real (TSTR): how useful samples are as training data.
 
-Some column of a table is predicted from the others by boosted trees (Friedman 2001) that have seen
-samples alone, and evaluated on real rows (Esteban, Hyland & Rätsch 2017): categories by accuracy,
-numbers by $R^2 = 1 - \sum (y - \hat y)^2 / \sum (y - \bar y)^2$. As many training rows instead of
-samples are the reference.
+Boosted trees (Friedman 2001) trained on samples predict a column of a table from the others, and
+are evaluated on real rows (Esteban, Hyland & Rätsch 2017): categories by accuracy, numbers by
+$R^2 = 1 - \sum (y - \hat y)^2 / \sum (y - \bar y)^2$. The reference is trained on as many training
+rows.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..nn.inputs.features import Features
 from .tabular import NAMES, correlations
 
 TARGETS = 3
-"""Columns that are predicted."""
+"""Most columns that are predicted."""
 FEWEST = 20
-"""Rows below which nothing is learned of a column."""
+"""Fewest rows to learn a column from."""
 ROUNDS, LEAVES, RATE = 40, 15, 0.2
-"""Trees (of each class), leaves of a tree, and what it adds."""
+"""Number of trees (per class), leaves per tree, and learning rate."""
 BINNED = 255
 """Most categories of a tree; more are read as numbers."""
 
 
 def targets(train: Tensor, test: Tensor, space: Space) -> list[int]:
-    """The columns to predict: names before numbers, and of each kind those first that another
-    column depends on most."""
+    """The columns to predict: categories before numbers, and within a kind those with the
+    strongest dependence on another column first."""
     if len(space.columns) < 2:
         return []
     read = Features(space).double()
@@ -43,7 +43,7 @@ def targets(train: Tensor, test: Tensor, space: Space) -> list[int]:
 
 
 def enough(values: Tensor) -> bool:
-    """Whether a column is known of enough rows, and varies."""
+    """Whether a column is observed in enough rows, and varies."""
     known = values[~values.isnan()]
     return len(known) >= FEWEST and len(known.unique()) > 1
 
@@ -51,8 +51,8 @@ def enough(values: Tensor) -> bool:
 def tstr_scores(
     rows: Tensor, test: Tensor, space: Space, chosen: Sequence[int], seed: int = 0
 ) -> dict[str, Metric]:
-    """How well each column that was chosen is predicted in `test` (m, D) from the others by what
-    learned from `rows` (n, D)."""
+    """How well each chosen column of `test` (m, D) is predicted from the others by trees fitted to
+    `rows` (n, D)."""
     found = {}
     for column in chosen:
         (x, y), (inputs, truth) = (divided(side, column) for side in (rows, test))
@@ -64,7 +64,7 @@ def tstr_scores(
 
 
 def divided(rows: Tensor, column: int) -> tuple[Tensor, Tensor]:
-    """What a column (n,) is predicted from (n, D - 1), and itself, where it was seen."""
+    """The inputs (n, D - 1) and values (n,) of a column, in the rows where it is observed."""
     rows = rows[~rows[:, column].isnan()]
     return torch.cat([rows[:, :column], rows[:, column + 1 :]], 1), rows[:, column]
 

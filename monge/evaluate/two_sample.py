@@ -1,9 +1,9 @@
 r"""Distances between two datasets and a two-sample test.
 
-Rows are points in standardised features, so that every distance is in standard deviations of the
-first data set. Errors are those of a jackknife over groups of rows. The p-value of "both come from
-one distribution" is the share of random permutations of the rows whose energy distance is as
-large.
+Rows are points in standardised features, so distances are in standard deviations of the first
+dataset. Errors come from a jackknife over groups of rows. The p-value of the hypothesis that both
+have the same distribution is the share of random permutations of the rows whose energy distance is
+at least as large.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .c2st import c2st
 from .energy_distance import energy
 
 GROUPS = 10
-"""Groups of rows that the jackknife leaves out in turn."""
+"""Groups of rows of the jackknife."""
 EXACT = 500
 """Rows of each side up to which transport is solved exactly."""
 SHUFFLES = 999
-"""Re-assignments that the p-value stands on."""
+"""Permutations for the p-value."""
 STATES = 64
-"""Up to so many values a single entry has a table of its frequencies."""
+"""Most values of a single entry whose frequencies are compared."""
 EPSILON = 0.05
 """Entropy of plans, in units of the mean cost."""
 
@@ -41,8 +41,8 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
     """Every distance between points x (n, F) and y (m, F), float64."""
     if min(len(x), len(y)) < 2 * GROUPS:
         raise DataError(
-            f"the smaller data set has {min(len(x), len(y))} rows; a distance with "
-            f"its error needs {2 * GROUPS} at least"
+            f"the smaller dataset has {min(len(x), len(y))} rows; a distance with "
+            f"its error needs at least {2 * GROUPS}; give more rows"
         )
 
     few = x[:EXACT], y[:EXACT]
@@ -63,7 +63,7 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
 
 
 def large_sample_distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
-    """The distances that many rows admit: by a kernel, along lines, by an entropic plan."""
+    """The distances that are feasible for many rows: kernel, sliced and entropic."""
 
     def slices(x: Tensor, y: Tensor) -> Tensor:
         return sliced(x, y, generator=make_generator(seed))
@@ -101,7 +101,7 @@ def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
 
 
 def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard deviations") -> Metric:
-    """A measure with its standard error, from what it is without each group of rows."""
+    """A distance with its jackknife standard error over groups of rows."""
     value = float(measure(x, y))
     without = []
     for group in range(GROUPS):
@@ -121,12 +121,12 @@ def gaussian_w2(x: Tensor, y: Tensor) -> Tensor:
 
 
 def covariance(x: Tensor) -> Tensor:
-    """With a trace of the identity, so that a constant column has an inverse."""
+    """Plus a small multiple of the identity, so that constant columns can be inverted."""
     return x.T.cov().reshape(x.shape[1], -1) + 1e-6 * torch.eye(x.shape[1]).to(x)
 
 
 def p_value(x: Tensor, y: Tensor, seed: int = 0) -> float:
-    """The part of random divisions of all rows with an energy distance at least as large."""
+    """The share of random permutations of all rows with at least as large an energy distance."""
     pool, n, m = torch.cat([x, y]), len(x), len(y)
     pairs = torch.cdist(pool, pool)
     order = torch.rand(SHUFFLES, len(pool), generator=make_generator(seed)).argsort(1)

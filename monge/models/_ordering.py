@@ -95,7 +95,7 @@ class StepLayout:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self.raster = space.is_picture and not space.varies
+        self.raster = space.is_image and not space.varies
         self.channels = frame(space).dims
         own = not space.varies and space.dims <= MAX_SEPARATE_PLACES
         self.cycle = space.dims if own else self.channels
@@ -163,6 +163,6 @@ def vector(space: Space, mean: Tensor, scale: Tensor, low: Tensor, high: Tensor)
 
 def frames(space: Space, x: Tensor) -> Tensor:
     """(B, *event) -> (B, steps or pixels, channels); a single number is one step."""
-    if space.is_picture and not space.varies:
+    if space.is_image and not space.varies:
         return x.flatten(2).mT
     return x.flatten(2) if x.ndim > 2 else x.reshape(len(x), -1, 1)

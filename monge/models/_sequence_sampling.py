@@ -108,9 +108,9 @@ def apply_temperature(
     temperature = options.temperature
     if isinstance(distribution, CategoricalDistribution):
         return truncate_logits(params, options)
-    if options.top or options.nucleus < 1:
+    if options.top_k or options.top_p < 1:
         raise UsageError(
-            "top and nucleus need tokens or levels, found numbers; set temperature=0.8 instead"
+            "top_k and top_p need tokens or levels, found numbers; set temperature=0.8 instead"
         )
     if temperature == 1:
         return params

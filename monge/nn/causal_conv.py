@@ -1,8 +1,8 @@
 r"""Causal dilated convolution along time.
 
-$y_t = b + \sum_{i=0}^{k-1} W_i x_{t - i d}$: k taps, d apart, of the present and the past alone.
-Vectors are the last axis, so that a layer is one matrix product over its taps side by side. One
-step at a time, a queue holds the inputs that will be read again.
+$y_t = b + \sum_{i=0}^{k-1} W_i x_{t - i d}$: k taps, d apart, of present and past inputs.
+Channels are the last axis, so a layer is one matrix product over its concatenated taps. In
+step-by-step evaluation a queue holds the inputs that will be read again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .stepwise import State, Stepwise
 
 
 class ConvQueue(State):
-    """What a causal convolution will read again: slot t mod d holds the k inputs t, t - d, ...,
-    the oldest first, (n, k inputs)."""
+    """Inputs that a causal convolution will read again: slot t mod d holds the k inputs t, t - d,
+    ..., the oldest first, (n, k inputs)."""
 
     def __init__(self, n: int, conv: CausalConv) -> None:
         self.width, self.place = conv.inputs, 0
         self.set_slots(conv.weight.new_zeros(conv.dilation, n, conv.kernel * conv.inputs))
 
     def set_slots(self, slots: Tensor) -> None:
-        """Views into the slots, made once."""
+        """Set the slots and prepare views into them."""
         self.slots, rows = slots, slots.unbind()
         self.views = [
             (row, row[:, : -self.width], row[:, self.width :], row[:, -self.width :])
@@ -34,7 +34,7 @@ class ConvQueue(State):
         self.overlap = slots.shape[2] > 2 * self.width
 
     def fill(self, x: Tensor) -> Tensor:
-        """As if x (n, inputs) had come for ever; the taps."""
+        """Fill the queue as if all past inputs were x (n, inputs); returns the taps."""
         self.slots.copy_(x.repeat(1, self.slots.shape[2] // self.width))
         return self.slots[0]
 
@@ -51,7 +51,7 @@ class ConvQueue(State):
 
 
 class CausalConv(Stepwise[ConvQueue]):
-    """k taps, d apart; what precedes the first step is zero."""
+    """k taps, d apart; inputs before the first step are zero."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 2, dilation: int = 1) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ class CausalConv(Stepwise[ConvQueue]):
         return self.over(F.pad(x, (0, 0, self.past, 0)))
 
     def over(self, x: Tensor) -> Tensor:
-        """Where every tap lies inside: (B, past + T, inputs) -> (B, T, outputs)."""
+        """Without padding: (B, past + T, inputs) -> (B, T, outputs)."""
         steps = x.shape[1] - self.past
         starts = range(0, self.past + 1, self.dilation)
         taps = torch.cat([x[:, start : start + steps] for start in starts], 2)
         return F.linear(taps, self.weight, self.bias)
 
-    def start(self, n: int, most: int) -> ConvQueue:
+    def start(self, n: int, max_steps: int) -> ConvQueue:
         return ConvQueue(n, self)
 
     def step(self, state: ConvQueue, x: Tensor) -> Tensor:
@@ -79,13 +79,13 @@ class CausalConv(Stepwise[ConvQueue]):
 
 
 class ConvRings(State):
-    """What the convolutions of a stack will read again, each in a ring of (k - 1) d slots.
+    """Inputs that the convolutions of a stack will read again, each in a ring of (k - 1) d slots.
 
-    What a step reads of the past is known before it begins, for every layer: `past` makes one
-    batched product of it, and the steps of the layers have only the present left to add.
+    The past inputs of a step are known before it starts, for every layer: `past` computes their
+    contribution in one batched product, and each layer only adds that of the present input.
     """
 
-    def __init__(self, convs: Sequence[CausalConv], n: int, most: int) -> None:
+    def __init__(self, convs: Sequence[CausalConv], n: int, max_steps: int) -> None:
         one, sizes = convs[0], torch.tensor([conv.past for conv in convs])
         self.width, self.taps, self.place = one.inputs, one.kernel - 1, 0
         device = one.weight.device
@@ -96,13 +96,14 @@ class ConvRings(State):
         self.bias = torch.stack([conv.bias for conv in convs])[:, None]  # (C, 1 or n, outputs)
         start = sizes.cumsum(0) - sizes
         apart = torch.tensor([conv.dilation for conv in convs])[:, None]
-        times = torch.arange(max(most, 1))[:, None, None]
+        times = torch.arange(max(max_steps, 1))[:, None, None]
         reads = (times - apart * torch.arange(self.taps, 0, -1)) % sizes[:, None] + start[:, None]
         self.reads = reads.flatten(1).to(device).unbind()  # (C (k - 1),) for each step
         self.writes = (times[..., 0] % sizes + start).to(device).unbind()  # (C,) for each step
 
     def fill(self, number: int, x: Tensor) -> Tensor:
-        """As if x (n, inputs) had come to this convolution for ever; what it puts out."""
+        """Fill the ring of this convolution as if all past inputs were x (n, inputs); returns its
+        output."""
         start = int(self.writes[0][number])
         size = (
             len(self.slots) - start
@@ -114,15 +115,15 @@ class ConvRings(State):
         return torch.addmm(past, x, self.new[number])
 
     def past(self) -> Sequence[Tensor]:
-        """What the past adds to the output of each convolution, its bias included, (n, outputs)
-        each."""
+        """The contribution of past inputs to the output of each convolution, including its bias,
+        (n, outputs) each."""
         slots = self.slots.index_select(0, self.reads[self.place])  # (C (k - 1), n, inputs)
         if self.taps > 1:
             slots = slots.unflatten(0, (-1, self.taps)).transpose(1, 2).flatten(2)
         return torch.baddbmm(self.bias, slots, self.old).unbind()
 
     def push(self, inputs: list[Tensor]) -> None:
-        """Keep what each convolution has read at this step, (n, inputs) each."""
+        """Store the inputs of each convolution at this step, (n, inputs) each."""
         self.slots.index_copy_(0, self.writes[self.place], torch.stack(inputs))
         self.place += 1
 

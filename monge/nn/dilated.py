@@ -1,11 +1,11 @@
 r"""Stacks of causal convolutions whose dilations double.
 
 With dilations 1, 2, 4, ... and k taps, L layers read the last $1 + (k-1)(2^L - 1)$ inputs, 2^L of
-them for k = 2 (van den Oord et al. 2016; Yu & Koltun 2016). One step at a time, each layer keeps a
-queue of the inputs that it will read again; a step is then one small product a layer.
+them for k = 2 (van den Oord et al. 2016; Yu & Koltun 2016). In step-by-step evaluation each layer
+caches the inputs that it will read again, and a step takes one small product per layer.
 
-Before its first step a stack has read one learned vector for ever, so what stands to the left of
-a sequence is in every layer a constant: the first column, repeated.
+The inputs before the first step are one learned vector, repeated, so the features before a
+sequence are constant in every layer.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .stepwise import State, WindowedStepwise
 Convolve = Callable[[int, Tensor], Tensor]
 """One step of the convolution of this number in the stack, conditions added: (n, channels)."""
 BlockStep = Callable[[Tensor, Convolve], tuple[Tensor, Tensor]]
-"""One step of a block: its input (n, width) to what goes on and what the end reads."""
+"""One step of a block: its input (n, width) to its output and its skip output."""
 
 
 @dataclass
 class DilatedState(State):
-    """The rings of a stack, and the context of each step where it is not one for all."""
+    """The rings of a stack, and the context of each step, unless it is constant."""
 
     rings: ConvRings
     blocks: list[BlockStep]
@@ -45,7 +45,7 @@ class DilatedState(State):
 
 
 class DilatedBlock(nn.Module, abc.ABC):
-    """Some causal convolutions with a way around them; conditions enter the first."""
+    """Causal convolutions with a residual connection; conditions enter the first."""
 
     convs: Sequence[CausalConv]
     given: nn.Linear | None
@@ -66,16 +66,16 @@ class DilatedBlock(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What goes on, and what the end of the stack reads, (B, T, width) both."""
+        """The output and the skip output, (B, T, width) both."""
 
     @abc.abstractmethod
     def stepper(self, number: int) -> BlockStep:
-        """One step at a time, with weights at hand: looking them up in a module costs as much as
-        using them. `number` is that of the block's first convolution in the stack."""
+        """A function for one step with prepared weights, as module lookups cost as much as the
+        products. `number` is that of the block's first convolution in the stack."""
 
 
 def last_context(context: Tensor, steps: int) -> Tensor:
-    """The context of the last `steps`; what precedes its first step is as that step."""
+    """The context of the last `steps`; before its first step it equals that of the first."""
     have = context.shape[1]
     if have == 1 or have == steps:
         return context
@@ -94,7 +94,7 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
         layers: Annotated[int, Range(1)] = 10
         """Layers of a cycle: their dilations are 1, 2, 4, ..."""
         cycles: Annotated[int, Range(1)] = 1
-        """How often the dilations begin again at 1."""
+        """Number of cycles of dilations."""
         kernel: Annotated[int, Range(2)] = 2
         """Taps of each convolution."""
         dropout: Annotated[float, Range(0, 0.9)] = 0.0
@@ -117,7 +117,7 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
 
     @abc.abstractmethod
     def end(self, read: list[Tensor]) -> Tensor:
-        """What the blocks hand over, each (..., width), to (..., outputs)."""
+        """The skip outputs of the blocks, each (..., width), to (..., outputs)."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         h = torch.cat([self.before.expand(len(x), 1, -1), x], 1)  # (B, 1 + T, width)
@@ -135,8 +135,8 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
             read.append(out[:, -steps:])
         return self.end(read)
 
-    def start(self, n: int, most: int, context: Tensor | None = None) -> DilatedState:
-        rings = ConvRings([conv for block in self.blocks for conv in block.convs], n, most)
+    def start(self, n: int, max_steps: int, context: Tensor | None = None) -> DilatedState:
+        rings = ConvRings([conv for block in self.blocks for conv in block.convs], n, max_steps)
         steps, number = [], 0
         for block in self.blocks:
             steps.append(block.stepper(number))
@@ -151,7 +151,7 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
         return DilatedState(rings, steps, context)
 
     def biased(self, bias: Tensor, context: Tensor) -> Tensor:
-        """The biases (C, 1, outputs) with what the context (n, context) adds, (C, n, outputs)."""
+        """The biases (C, 1, outputs) plus those of the context (n, context), (C, n, outputs)."""
         bias, place = bias.repeat(1, len(context), 1), 0
         for block in self.blocks:
             assert block.given is not None
@@ -175,7 +175,7 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
 
 
 def run_blocks(blocks: Sequence[BlockStep], h: Tensor, convolve: Convolve) -> list[Tensor]:
-    """One step through all blocks: what the end reads of each."""
+    """One step through all blocks; returns their skip outputs."""
     read = []
     for block in blocks:
         h, out = block(h, convolve)
@@ -184,8 +184,8 @@ def run_blocks(blocks: Sequence[BlockStep], h: Tensor, convolve: Convolve) -> li
 
 
 class GatedBlock(DilatedBlock):
-    r"""$z = \tanh(W_f * h + V_f c) \odot \sigma(W_g * h + V_g c)$; h + U z goes on, z is read by
-    the end."""
+    r"""$z = \tanh(W_f * h + V_f c) \odot \sigma(W_g * h + V_g c)$; the output is h + U z, the skip
+    output z."""
 
     def __init__(
         self, width: int, kernel: int, dilation: int, context: int, dropout: float
@@ -215,8 +215,8 @@ def gated_tanh(y: Tensor) -> Tensor:
 
 
 class WaveNetStack(DilatedStack):
-    """Gated blocks; what they hand over is summed by one linear map into `skip` channels, then
-    ReLU, a layer, ReLU, and the outputs (van den Oord et al. 2016)."""
+    """Gated blocks; their skip outputs are mapped linearly to `skip` channels, followed by ReLU, a
+    layer, ReLU, and the outputs (van den Oord et al. 2016)."""
 
     class Config(DilatedStack.Config):
         tag = "dilated/wavenet"
@@ -267,8 +267,8 @@ class PlainBlock(DilatedBlock):
 
 
 class TCNStack(DilatedStack):
-    """Residual blocks of two plain convolutions each; the last block is read alone (Bai, Kolter &
-    Koltun 2018). A block reaches twice as far as a WaveNet's layer."""
+    """Residual blocks of two plain convolutions each; the output reads only the last block (Bai,
+    Kolter & Koltun 2018). A block reaches twice as far as a layer of WaveNet."""
 
     class Config(DilatedStack.Config):
         tag = "dilated/tcn"

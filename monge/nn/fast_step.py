@@ -1,7 +1,7 @@
 """Layers prepared for many calls on a few rows each, as in step-by-step sampling.
 
-Such a call is dominated by what surrounds its product, and the product itself is two to three
-times faster where the weights are stored input by output.
+Such calls are dominated by overhead around the product, and the product itself is two to three
+times faster if the weights are stored as (inputs, outputs).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ResidualStep = Callable[[Tensor, Tensor], Tensor]
 
 
 def prepare(*layers: nn.Module) -> StepMap:
-    """The layers one after the other, on (n, inputs), in eval mode and with the weights of now."""
+    """The composed layers on (n, inputs), in eval mode and with the current weights."""
     maps = [
         prepare_layer(layer)
         for layer in layers
@@ -45,7 +45,7 @@ def prepare_layer(layer: nn.Module) -> StepMap:
 
 
 def prepare_linear(layer: nn.Linear, gain: Tensor | float = 1.0) -> StepMap:
-    """The layer's map, its outputs times `gain`."""
+    """The linear map of the layer, with outputs multiplied by `gain`."""
     weight = (layer.weight.t() * gain).contiguous()  # (inputs, outputs)
     if layer.bias is None:
         return lambda x: torch.mm(x, weight)
@@ -54,14 +54,14 @@ def prepare_linear(layer: nn.Linear, gain: Tensor | float = 1.0) -> StepMap:
 
 
 def prepare_residual(layer: nn.Linear, gain: float = 1.0) -> ResidualStep:
-    """x + W (gain h) + b of x and h, in place of a sum of its own."""
+    """x + W (gain h) + b of x and h, fused into one call."""
     weight, bias = (layer.weight.t() * gain).contiguous(), layer.bias
     return lambda x, h: torch.add(x, bias).addmm_(h, weight)
 
 
 def prepare_gelu_residual(enter: nn.Linear, leave: nn.Linear) -> ResidualStep:
     """x + `leave` of the gelu of `enter` h: z Phi(z) = (u + u erf u) / sqrt 2 with u = z / sqrt 2,
-    and the weights take up the roots."""
+    and the roots are absorbed by the weights."""
     root = math.sqrt(0.5)
     weight, bias = (enter.weight.t() * root).contiguous(), enter.bias * root
     out = prepare_residual(leave, root)

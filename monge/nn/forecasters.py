@@ -1,9 +1,9 @@
 r"""Networks from the past of a series to its future, all steps at once.
 
-The past is (B, L, C), standardised; the future (B, H, C). Most of them look at the past less its
-last value, which is added again at the end, so that the level of a series may wander.
+The past is (B, L, C), standardised; the future (B, H, C). Most subtract the last value of the past
+and add it to the output, so that the level of a series may drift.
 
-Linear maps are hard to beat (Zeng et al. 2023), and need no training: NLinear is
+Linear maps are hard to beat (Zeng et al. 2023) and need no gradient training: NLinear is
 $y = x_L + W (x - x_L) + b$, DLinear $y = W_1\, \mathrm{avg}(x) + W_2 (x - \mathrm{avg}(x)) + b$,
 one W for all channels; W is the ridge regression over training windows.
 """
@@ -23,13 +23,13 @@ from . import dilated, mlp, recurrent
 from .attention import transformer
 
 RIDGES = tuple(10.0**power for power in (-5, -4, -3, -2.5, -2, -1.5, -1, -0.5, 0))
-"""Penalties to choose from, in shares of the mean square of a feature."""
+"""Candidate penalties, relative to the mean square of a feature."""
 FOLDS = 5
-"""Stretches of time, each forecast from the others to select the penalty."""
+"""Folds, consecutive in time, of the cross-validation that selects the penalty."""
 MAX_ERROR_RATIO = 3.0
 """Upper bound of the factor by which future errors exceed those of training windows."""
 CHUNK_WINDOWS = 1024
-"""Windows whose features are laid out at once."""
+"""Windows whose features are computed at once."""
 
 
 class ForecastNet(Configured, nn.Module, abc.ABC):
@@ -46,8 +46,8 @@ class ForecastNet(Configured, nn.Module, abc.ABC):
     def forward(self, past: Tensor) -> Tensor: ...
 
     def solve(self, past: Tensor, future: Tensor) -> Tensor:
-        """Fit the weights in closed form to training windows (N, L, C) and (N, H, C), in the order
-        of time; a network that is trained by gradients stays as it is. Returns the factor by which
+        """Fit the weights in closed form to training windows (N, L, C) and (N, H, C), in time
+        order; a network trained by gradients is unchanged. Returns the factor by which
         future errors exceed those of training windows, (C,)."""
         return torch.ones(self.channels).to(past)
 
@@ -59,8 +59,8 @@ class LinearForecast(ForecastNet):
         solve: bool = True
         """Weights by ridge regression over the training windows; false trains them."""
         ridge: Annotated[float, Range(0)] = 0.0
-        """Penalty of the regression, in shares of the mean square of a feature; 0 takes the best
-        of several by cross-validation."""
+        """Penalty of the regression, relative to the mean square of a feature; 0 chooses by
+        cross-validation."""
         shared: bool = True
         """One map for all channels."""
 
@@ -78,7 +78,7 @@ class LinearForecast(ForecastNet):
 
     @abc.abstractmethod
     def read(self, past: Tensor) -> tuple[Tensor, Tensor]:
-        """What the map reads (B, C, features), and what is added to it (B, C, 1)."""
+        """The inputs of the map (B, C, features), and the offset of its output (B, C, 1)."""
 
     def forward(self, past: Tensor) -> Tensor:
         phi, offset = self.read(past)
@@ -88,7 +88,7 @@ class LinearForecast(ForecastNet):
 
     @torch.no_grad()
     def solve(self, past: Tensor, future: Tensor) -> Tensor:
-        """Each fold is a stretch of time, forecast from windows whose future does not touch it."""
+        """Each fold is an interval of time, forecast from windows whose future is outside it."""
         n = len(past)
         if not self.config.solve:
             return super().solve(past, future)
@@ -150,7 +150,7 @@ class LinearForecast(ForecastNet):
 
 
 def solve_ridge(gram: Tensor, cross: Tensor, ridge: float) -> Tensor:
-    """(G + ridge tr(G) / F I)^-1 X' y; a feature that is nowhere seen gets no weight."""
+    """(G + ridge tr(G) / F I)^-1 X' y; features that are always zero get weight 0."""
     size = gram.shape[-1]
     mean = gram.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-9)
     eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
@@ -158,12 +158,12 @@ def solve_ridge(gram: Tensor, cross: Tensor, ridge: float) -> Tensor:
 
 
 def squared_error(gram: Tensor, cross: Tensor, weight: Tensor) -> float:
-    """The sum of squared errors, less what no weight changes."""
+    """The sum of squared errors, up to a constant."""
     return float((weight * (gram @ weight - 2 * cross)).sum())
 
 
 class NLinear(LinearForecast):
-    """The past less its last value."""
+    """A linear map of the past minus its last value."""
 
     class Config(LinearForecast.Config):
         tag = "forecaster/nlinear"
@@ -177,12 +177,12 @@ class NLinear(LinearForecast):
 
 
 class DLinear(LinearForecast):
-    """The trend, which is a moving average, and what remains, each with its own map."""
+    """Separate linear maps of the trend, a moving average, and of the remainder."""
 
     class Config(LinearForecast.Config):
         tag = "forecaster/dlinear"
         kernel: Annotated[int, Range(1)] = 25
-        """Steps that the moving average is over; the ends are repeated."""
+        """Steps of the moving average; the ends are repeated."""
 
     config: Config
 
@@ -197,7 +197,7 @@ class DLinear(LinearForecast):
 
 
 class ResidualForecast(ForecastNet):
-    """y = x_L + V h, where h is what a network makes of the past less its last value."""
+    """y = x_L + V h, with h the features of a network of the past minus its last value."""
 
     net: Any
     last: nn.Linear
@@ -220,7 +220,7 @@ class ResidualForecast(ForecastNet):
 
 
 class MLPForecast(ResidualForecast):
-    """Hidden layers over the whole past at once."""
+    """An MLP of the whole past."""
 
     class Config(ResidualForecast.Config):
         tag = "forecaster/layers"
@@ -237,7 +237,7 @@ class MLPForecast(ResidualForecast):
 
 
 class RecurrentForecast(ResidualForecast):
-    """The hidden vector after the last step of the past."""
+    """The hidden state of a recurrent network after the past."""
 
     class Config(ResidualForecast.Config):
         tag = "forecaster/recurrence"
@@ -254,7 +254,7 @@ class RecurrentForecast(ResidualForecast):
 
 
 class ConvForecast(ResidualForecast):
-    """What dilated causal convolutions put out at the last step of the past."""
+    """The output of dilated causal convolutions at the last step of the past."""
 
     class Config(ResidualForecast.Config):
         tag = "forecaster/convolution"
@@ -272,7 +272,7 @@ class ConvForecast(ResidualForecast):
 
 
 class TransformerForecast(ResidualForecast):
-    """A transformer over patches of the past (Nie et al. 2023); their mean is read."""
+    """A transformer over patches of the past (Nie et al. 2023), mean-pooled."""
 
     class Config(ResidualForecast.Config):
         tag = "forecaster/attention"
@@ -281,7 +281,7 @@ class TransformerForecast(ResidualForecast):
         )
         """The blocks."""
         patch: Annotated[int, Range(1)] = 16
-        """Steps that are one token; a remainder at the beginning is not read."""
+        """Steps per token; a remainder at the beginning is not read."""
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__(config, lookback, horizon, channels)

@@ -1,4 +1,4 @@
-"""The multilayer perceptron: linear maps with functions between them."""
+"""The multilayer perceptron."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .layers.activation import Activation, activation
 from .layers.dropout import Dropout
 
 INPLACE_ACTIVATIONS = ("relu", "leaky", "elu")
-"""Functions whose slope is known from their value, so that a linear map's output can hold it."""
+"""Functions whose derivative follows from their value, so that they can work in place."""
 
 
 class MLP(Configured, nn.Module):

@@ -1,4 +1,4 @@
-r"""Recurrent networks: a hidden vector that reads one step after the other.
+r"""Recurrent networks: RNN, LSTM and GRU.
 
 RNN: $h_t = \phi(W x_t + U h_{t-1} + b)$ (Elman 1990).
 LSTM: $i, f, o = \sigma(W x_t + U h_{t-1} + b)$ of each gate, $\tilde c = \tanh(\cdot)$,
@@ -8,7 +8,8 @@ $c_t = f c_{t-1} + i \tilde c$, $h_t = o \tanh c_t$ (Hochreiter & Schmidhuber 19
     reset before the product:  h~ = tanh(W x_t + b + U (r h_{t-1}) + b')     (Cho et al.)
     reset after it:            h~ = tanh(W x_t + b + r (U h_{t-1} + b'))     (cuDNN, torch)
 
-which are different functions. Passes are torch's own where it has the form, steps its cells.
+which are different functions. Whole sequences use torch's layers if it has the variant, steps its
+cells.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .stepwise import State, Stepwise
 
 @dataclass
 class RecurrentState(State):
-    """What each layer carries on: its vector h (n, width), and of an LSTM its cell c besides."""
+    """The state of each layer: h (n, width), and for an LSTM also c."""
 
     layers: list[tuple[Tensor, ...]]
 
@@ -41,9 +42,10 @@ class RecurrentState(State):
 
 
 class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
-    """(B, T, inputs) -> (B, T, width), layer upon layer; the last layer's vectors are put out.
+    """(B, T, inputs) -> (B, T, width) with stacked layers; the output is that of the last layer.
 
-    `core` holds the weights as torch lays them out, and is the pass where torch has the form.
+    `core` holds the weights in torch's layout, and computes whole sequences if torch has the
+    variant.
     """
 
     class Config(BaseConfig):
@@ -58,7 +60,7 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
     config: Config
     core: nn.RNNBase
     carries: int = 1
-    """Vectors that a layer carries on."""
+    """Number of state vectors of a layer."""
 
     def __init__(self, config: Config, inputs: int) -> None:
         super().__init__()
@@ -70,11 +72,11 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
 
     @abc.abstractmethod
     def cell(self, depth: int, x: Tensor, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What a layer carries on after one more input x (n, inputs)."""
+        """The state of a layer after one more input x (n, inputs)."""
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What torch's layers are built with, besides inputs and width."""
+        """Arguments of torch's layers besides inputs and width."""
         dropout = self.config.dropout if self.config.depth > 1 else 0.0  # torch warns otherwise
         return {"num_layers": self.config.depth, "dropout": dropout, "batch_first": True}
 
@@ -89,7 +91,7 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
     def scan(
         self, x: Tensor, state: RecurrentState | None = None, length: Tensor | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """Every step, going on from `state`, and the state after the last step that exists."""
+        """The outputs of all steps from `state` on, and the state after the last existing step."""
         if length is not None:
             check_lengths(length)
         return self.run(x, state or self.start(len(x), x.shape[1]), length)
@@ -109,7 +111,7 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         parts = last if self.carries > 1 else (last,)
         return y, RecurrentState(list(zip(*parts, strict=True)))
 
-    def start(self, n: int, most: int) -> RecurrentState:
+    def start(self, n: int, max_steps: int) -> RecurrentState:
         zero = self.layer(0)[0].new_zeros(n, self.config.width)
         return RecurrentState([(zero,) * self.carries] * self.config.depth)
 
@@ -197,7 +199,7 @@ class GRU(RecurrentNet):
         return x, RecurrentState(last)
 
     def pass_before(self, depth: int, x: Tensor, h: Tensor) -> Tensor:
-        """Every step of a layer whose reset comes first; what it reads of x is one product."""
+        """All steps of a layer with the reset before the product; W x is one product for all."""
         w, u, b, other = self.layer(depth)
         steps = []
         for read in F.linear(x, w, b).unbind(1):  # (B, 3 width)
@@ -216,8 +218,8 @@ def reset_before(read: Tensor, h: Tensor, u: Tensor, bias: Tensor) -> Tensor:
 
 
 class Bidirectional(Configured, nn.Module):
-    """(B, T, inputs) -> (B, T, 2 width): each layer reads what is below it forwards and, from the
-    last step that exists, backwards (Schuster & Paliwal 1997)."""
+    """(B, T, inputs) -> (B, T, 2 width): each layer reads the one below forwards and, from the
+    last existing step, backwards (Schuster & Paliwal 1997)."""
 
     class Config(BaseConfig):
         tag = "recurrent/bidirectional"

@@ -1,7 +1,7 @@
 """Residual networks: h_l = h_{l-1} + f_l(h_{l-1}), whose derivative is I + df/dh.
 
-The identity keeps gradients of deep networks alike along the input, where those of plain networks
-become white noise (Balduzzi et al. 2017). Where f changes the shape, the way around it is a
+The identity keeps the gradients of deep networks correlated along the input, while those of plain
+networks become white noise (Balduzzi et al. 2017). If f changes the shape, the shortcut is a
 projection (He et al. 2016).
 """
 
@@ -47,7 +47,7 @@ class ResidualBlock(nn.Module):
 
 @dataclass(frozen=True)
 class ResidualSpec(LayerSpec):
-    """A residual layer before it is built."""
+    """The spec of a residual layer."""
 
     body: LayerSpec
     projection: LayerSpec = IDENTITY_SPEC
@@ -110,9 +110,9 @@ class ResNetFeatures(Configured, nn.Module):
 
 
 def resnet_spec(config: ResNetFeatures.Config) -> StackSpec:
-    """The network before it is built."""
+    """The spec of the network."""
     if not config.widths:
-        raise UsageError("widths is empty, so that there is no network; give widths=32,64,128")
+        raise UsageError("expected at least one width, found none; give widths=32,64,128")
     before, layers = config.widths[0], list(conv_norm_act(config, config.widths[0], config.stride))
     for level, width in enumerate(config.widths):
         for number in range(config.blocks):
@@ -128,7 +128,7 @@ def resnet_spec(config: ResNetFeatures.Config) -> StackSpec:
 def conv_norm_act(
     config: ResNetFeatures.Config, width: int, stride: int = 1
 ) -> tuple[LayerSpec, ...]:
-    """A convolution, its norm and its function."""
+    """A convolution followed by a norm and an activation."""
     conv = ConvSpec(width, stride=stride, bias=not centres_channels(config.norm))
     return conv, NormSpec(config.norm), ActivationSpec(config.activation)
 

@@ -1,10 +1,10 @@
-"""Maps of sequences that can be taken one step at a time, so that sampling costs one pass.
+"""Causal networks that can be evaluated step by step, so that sampling costs one pass.
 
-    state = net.start(n, most)            # n sequences of at most `most` steps, nothing seen yet
-    for t in range(most):
-        y_t = net.step(state, x_t)        # equals net(x)[:, t], and the state now knows x_t
+    state = net.start(n, max_steps)       # n sequences of at most `max_steps` steps, none seen
+    for t in range(max_steps):
+        y_t = net.step(state, x_t)        # equals net(x)[:, t]; the state now includes x_t
 
-What a step needs of the past is its state: the last hidden vector of a recurrent network, the
+The state holds what a step needs of the past: the last hidden vector of a recurrent network, the
 queue of a dilated convolution, the keys and values of attention, the sums of linear attention.
 """
 
@@ -27,13 +27,13 @@ class State(abc.ABC):
 
     def detach(self) -> None:
         """Detach the state. Truncated back-propagation through time (Williams & Peng 1990)
-        calls this between windows of a sequence: values go on, gradients stop."""
+        calls this between windows of a sequence: values continue, gradients stop."""
         for name, value in vars(self).items():
             setattr(self, name, detach_value(value))
 
 
 def detach_value(value: Any) -> Any:
-    """`value` with every tensor in it detached; what it holds stays in place."""
+    """`value` with every tensor in it detached, in place for containers."""
     if isinstance(value, State):
         value.detach()
     if isinstance(value, Tensor):
@@ -47,7 +47,7 @@ S = TypeVar("S", bound=State)
 
 
 class Stepwise(nn.Module, abc.ABC, Generic[S]):
-    """A causal map (B, T, inputs) -> (B, T, outputs): what it puts out at t reads x_0..x_t."""
+    """A causal map (B, T, inputs) -> (B, T, outputs): the output at t depends on x_0..x_t."""
 
     inputs: int
     outputs: int
@@ -57,8 +57,8 @@ class Stepwise(nn.Module, abc.ABC, Generic[S]):
         """Every step at once, (B, T, inputs) -> (B, T, outputs)."""
 
     @abc.abstractmethod
-    def start(self, n: int, most: int) -> S:
-        """The state of n sequences before their first step; they will have at most `most`."""
+    def start(self, n: int, max_steps: int) -> S:
+        """The state of n sequences before their first step; they will have at most `max_steps`."""
 
     @abc.abstractmethod
     def step(self, state: S, x: Tensor) -> Tensor:
@@ -66,8 +66,8 @@ class Stepwise(nn.Module, abc.ABC, Generic[S]):
 
 
 class ConditionedStepwise(Stepwise[S]):
-    """A causal map that reads a context besides: (B, S, context) with S = 1 for what holds at
-    every step, or S = T for what each step has of its own. None if `context` is 0."""
+    """A causal map with a context: (B, S, context) with S = 1 for a constant context, or S = T for
+    one per step. None if `context` is 0."""
 
     context: int
 
@@ -76,13 +76,13 @@ class ConditionedStepwise(Stepwise[S]):
         """Every step at once, (B, T, inputs) -> (B, T, outputs)."""
 
     @abc.abstractmethod
-    def start(self, n: int, most: int, context: Tensor | None = None) -> S:
+    def start(self, n: int, max_steps: int, context: Tensor | None = None) -> S:
         """The state before the first step; the context of every step is known from the start."""
 
 
 class WindowedStepwise(ConditionedStepwise[S]):
-    """One whose output reads no more than the last `reach` inputs. What stands before the first
-    step is `before`, again and again, so that a window of a sequence needs no special case."""
+    """A causal map whose output depends on at most the last `reach` inputs. The inputs before the
+    first step are `before`, repeated, so a window of a sequence needs no special case."""
 
     reach: int
     before: Tensor  # (inputs,)
@@ -94,7 +94,7 @@ class WindowedStepwise(ConditionedStepwise[S]):
 
 @dataclass
 class ContextAddedState(State):
-    """The state of a network and what its context adds to each of its inputs."""
+    """The state of a network, and the term that its context adds to its inputs."""
 
     inner: State
     context: Tensor | None  # (n, S, inputs)
@@ -121,8 +121,8 @@ class ContextAdded(ConditionedStepwise[ContextAddedState]):
         added = self.project_context(context)
         return self.net(x if added is None else x + added)
 
-    def start(self, n: int, most: int, context: Tensor | None = None) -> ContextAddedState:
-        return ContextAddedState(self.net.start(n, most), self.project_context(context))
+    def start(self, n: int, max_steps: int, context: Tensor | None = None) -> ContextAddedState:
+        return ContextAddedState(self.net.start(n, max_steps), self.project_context(context))
 
     def step(self, state: ContextAddedState, x: Tensor) -> Tensor:
         if state.context is not None:

@@ -1,4 +1,4 @@
-r"""The U-Net: down through halved maps, up again, with a skip connection at every level.
+r"""The U-Net: an encoder and a decoder with a skip connection at every resolution.
 
 $d_0 = A x$, $d_l = B_l(\downarrow d_{l-1})$, $u_L = d_L$,
 $u_l = B'_l([\uparrow u_{l+1}; d_l])$ (Ronneberger, Fischer & Brox 2015), where B are residual
@@ -7,9 +7,9 @@ blocks that a context scales and shifts, channel by channel (Perez et al. 2018; 
 
 $h + C_2\, a((1 + s) \odot N(C_1 a(N h)) + t)$ with (s, t) a linear map of a(context).
 
-Full resolution costs most and matters least: where `patch` is above 1, A reads squares of
-positions at once and the last convolution writes them, so that no block works there (Shi et al.
-2016). Levels that attend also read a sequence if one is given (Rombach et al. 2022).
+Full resolution costs most and matters least: with `patch` above 1, A reads squares of pixels at
+once and the last convolution writes them, so that no block works at full resolution (Shi et al.
+2016). Levels with attention also read a token sequence, if given (Rombach et al. 2022).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .layers.pool import CONV, Doubling, upsample
 from .layers.specs import Shape, format_shape
 
 CROSS_ATTENTION_HEADS = 4
-"""Heads with which positions read a sequence, or as many as divide the channels."""
+"""Most heads of the cross-attention to a sequence; fewer if they must divide the channels."""
 LARGE_IMAGE_SIDE = 24
-"""Side from which an image is wide."""
+"""Side from which an image counts as large."""
 
 
 class TokenSequence(NamedTuple):
-    """A sequence for each row, of which the first `length` steps exist; without it, all do."""
+    """A sequence for each row, of which the first `length` steps exist; all by default."""
 
     steps: Tensor  # (B, S, width)
     length: Tensor | None = None  # (B,)
@@ -52,7 +52,7 @@ class UNet(Configured, nn.Module):
 
     shape is that of an event, (channels, *sides); `context` the width of the conditioning vector,
     a time or a condition, and `tokens` that of the steps of a sequence, such as a text.
-    Its last convolutions are initialised to 0, and so its output is 0 at first.
+    The last convolutions are initialised to 0, so the initial output is 0.
     """
 
     class Config(BaseConfig):
@@ -123,7 +123,7 @@ class UNet(Configured, nn.Module):
                 f"expected a context of {self.context} numbers per row, found "
                 f"{width}; give {self.context}"
             )
-        if x.ndim == 4:  # channels innermost: convolutions of few channels are a sixth faster
+        if x.ndim == 4:  # channels last: convolutions of few channels are a sixth faster
             x = x.contiguous(memory_format=torch.channels_last)
         h, bridges = self.down[0](self.first(x), context, tokens), []
         for shrink, tier in zip(self.shrink, self.down[1:], strict=True):
@@ -135,7 +135,7 @@ class UNet(Configured, nn.Module):
 
 
 class UNetLevel(nn.Module):
-    """The blocks of one level; where it attends, a non-local layer follows each, and
+    """The blocks of one level; with attention, each is followed by a non-local layer and by
     cross-attention to the given sequence."""
 
     def __init__(
@@ -217,14 +217,14 @@ class UNetBlock(nn.Module):
 
 
 def zero_init(layer: nn.Module) -> nn.Module:
-    """The layer with all its parameters at 0."""
+    """The layer with all its parameters set to 0."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer
 
 
 def unpatch(maps: Tensor, patch: int) -> Tensor:
-    """(B, C patch^d, *sides) -> (B, C, *patch sides), each position as a square of them."""
+    """(B, C patch^d, *sides) -> (B, C, *patch sides), with each position becoming a square."""
     if patch == 1:
         return maps
     dims, sides = maps.ndim - 2, maps.shape[2:]
@@ -238,7 +238,7 @@ ConfigT = TypeVar("ConfigT", bound=UNet.Config)
 
 def with_levels_for(config: ConfigT, sides: Sequence[int]) -> ConfigT:
     """The config with levels for images of these sides. Large images are read in 2x2 patches,
-    a fourth of the work, and maps are halved while a side is above 7."""
+    which takes a fourth of the work, and maps are halved while a side is above 7."""
     side, levels = min(sides), 1
     if side < LARGE_IMAGE_SIDE:
         return replace(config, width=32, multipliers=(1, 2), blocks=1)
@@ -256,19 +256,17 @@ def with_levels_for(config: ConfigT, sides: Sequence[int]) -> ConfigT:
 
 
 def check_divisible(sides: Sequence[int], config: UNet.Config) -> None:
-    """Whether the sides can be cut into patches and halved between the levels."""
+    """UsageError unless the sides can be cut into patches and halved between levels."""
     levels, patch, factor = len(config.multipliers), config.patch, config.factor
     if len(sides) not in (1, 2):
-        raise UsageError(
-            f"a U-Net reads maps of 1 or 2 sides, but here are {len(sides)}; reshape them"
-        )
+        raise UsageError(f"a U-Net needs maps of 1 or 2 sides, found {len(sides)}; reshape them")
     if levels < 1:
-        raise UsageError("multipliers is empty, so that there is no level; give multipliers=1,2,4")
+        raise UsageError("expected at least one multiplier, found none; give multipliers=1,2,4")
     if any(side % factor for side in sides):
         padded = format_shape([-(-side // factor) * factor for side in sides])
         raise UsageError(
             f"a U-Net of {levels} levels{f' and patch={patch}' * (patch > 1)} needs "
-            f"sides that divide by {factor}, but here are {format_shape(sides)}; "
+            f"sides that are multiples of {factor}, found {format_shape(sides)}; "
             f"{divisibility_hint(sides, patch)}, or pad to {padded}"
         )
 

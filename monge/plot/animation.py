@@ -13,9 +13,9 @@ from ..core.space import Space
 from .image_grid import as_bytes, grid, save_image
 
 FRAMES = 100
-"""Frames a film has at most; its states are thinned evenly."""
+"""Most frames of an animation; its states are thinned evenly."""
 CELLS, MARGIN = 64, 0.1
-"""Cells of a plane in each direction, and by how much of its range it reaches beyond the data."""
+"""Cells of the histogram per axis, and its margin as a share of the range of the data."""
 
 
 def is_plane(space: Space) -> bool:
@@ -23,7 +23,7 @@ def is_plane(space: Space) -> bool:
 
 
 def write(path: Path, states: Iterable[Tensor], space: Space, pause: int = 60) -> int:
-    """A GIF of the states, the last held for two seconds; how many frames it has."""
+    """Write a GIF of the states, the last shown for two seconds; returns the number of frames."""
     from PIL import Image
 
     every = list(states)
@@ -36,7 +36,7 @@ def write(path: Path, states: Iterable[Tensor], space: Space, pause: int = 60) -
 
 
 def frames(states: Iterable[Tensor], space: Space) -> Iterator[str]:
-    """Each state as text: two rows of pixels to a line, in shades of the terminal."""
+    """Each state as text: two rows of pixels per line, in grey levels of the terminal."""
     for x in states:
         shown = sheet(x, space, 1)
         yield blocks(shown if shown.ndim == 2 else shown.mean(-1).astype(np.uint8))
@@ -49,7 +49,7 @@ def sheet(x: Tensor, space: Space, zoom: int | None) -> NDArray:
 
 
 def heights(x: Tensor, space: Space) -> NDArray:
-    """How many of the points x (N, 2) lie in each cell of the plane, as bytes, upwards."""
+    """A 2-D histogram of the points x (N, 2) as bytes, y upwards."""
     low, high = (space.spread(name).numpy() for name in ("low", "high"))
     room = MARGIN * np.maximum(high - low, 1e-12)
     edges = [np.linspace(a, b, CELLS + 1) for a, b in zip(low - room, high + room, strict=True)]
@@ -60,7 +60,7 @@ def heights(x: Tensor, space: Space) -> NDArray:
 
 
 def blocks(sheet: NDArray) -> str:
-    """A grey sheet as half blocks with 24 shades."""
+    """A grey image as half blocks with 24 grey levels."""
     if len(sheet) % 2:
         sheet = np.concatenate([sheet, sheet[-1:]])
     shades = 232 + sheet.astype(int) * 23 // 255

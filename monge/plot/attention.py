@@ -13,7 +13,7 @@ from .figure import save
 def write_map(
     path: Path, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
 ) -> None:
-    """Weights (T, S) as an image, dark where attention is high."""
+    """Weights (T, S) as an image; dark is high."""
     from matplotlib.figure import Figure
 
     figure = Figure(
@@ -28,7 +28,7 @@ def write_map(
 
 
 def write_steps(path: Path, tokens: Sequence[str], steps: Mapping[str, np.ndarray]) -> None:
-    """Named matrices side by side, each number in its cell, a row for each token."""
+    """Named matrices side by side with their numbers, one row per token."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.4 * len(steps), 1.4 + 0.42 * len(tokens)), layout="constrained")
@@ -52,5 +52,5 @@ def write_steps(path: Path, tokens: Sequence[str], steps: Mapping[str, np.ndarra
 
 
 def shown(pieces: Sequence[str]) -> list[str]:
-    """Pieces of text as labels: blanks and line ends made visible, dollars no mathematics."""
+    """Pieces of text as labels: blanks and line ends made visible, dollar signs escaped."""
     return [piece.replace(" ", "·").replace("\n", "⏎").replace("$", r"\$") for piece in pieces]

@@ -1,4 +1,4 @@
-"""A learned density of the plane beside the data it was learned from."""
+"""Plot of a learned 2-D density beside the data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from torch import Tensor
 from .figure import save
 
 POINTS = 200
-"""Points of the grid in each direction."""
+"""Grid points per axis."""
 MARGIN = 0.1
-"""By how much of its spread the plane reaches beyond the data."""
+"""Margin of the plot as a share of the range of the data."""
 
 
 def write_density(path: Path, log_prob: Callable[[Tensor], Tensor], rows: NDArray) -> float:
-    """exp(log_prob) on a grid (N, 2) -> (N,) beside rows (N, 2); the mass that the grid holds."""
+    """Plot exp(log_prob), (N, 2) -> (N,), on a grid beside rows (N, 2); returns the probability
+    mass on the grid."""
     from matplotlib.figure import Figure
 
     low, high = np.percentile(rows, [0.25, 99.75], axis=0)
-    wide = np.where(high > low, MARGIN * (high - low), 0.5)  # a constant has some room too
+    wide = np.where(high > low, MARGIN * (high - low), 0.5)  # also for a constant coordinate
     low, high = low - wide, high + wide
     axes = [np.linspace(a, b, POINTS) for a, b in zip(low, high, strict=True)]
     grid = torch.from_numpy(np.stack(np.meshgrid(*axes), -1).reshape(-1, 2)).float()

@@ -24,8 +24,8 @@ def write_forecast(
     times: Sequence[str],
     interval: float,
 ) -> None:
-    """past (T, C), paths (n, H, C); `times` are those of the first and the last step shown, and of
-    the first that is forecast."""
+    """past (T, C), paths (n, H, C); `times` are those of the first and the last step plotted, and
+    of the first forecast step."""
     from matplotlib.figure import Figure
 
     shown = min(past.shape[1], MOST)

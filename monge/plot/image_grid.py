@@ -62,8 +62,8 @@ def write_grid(path: Path, x: NDArray, space: Space, columns: int | None = None)
 
 
 def write_beside(path: Path, columns: Sequence[NDArray], sets: int = 4) -> None:
-    """Images (N, H, W) or (N, H, W, 3) of several kinds, those of a row side by side, `sets` of
-    them in a line."""
+    """Images (N, H, W) or (N, H, W, 3) of several kinds; the images of a row are side by side,
+    with `sets` rows per line."""
     from PIL import Image
 
     colour = any(each.ndim == 4 for each in columns)
@@ -91,8 +91,8 @@ def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:
 
 
 def write_plan(path: Path, x: NDArray, y: NDArray, plan: NDArray) -> None:
-    """Two clouds in the plane, and for each point where the plan (n, m) moves most of its mass or
-    brings most of it from."""
+    """Two 2-D point clouds, with a line from each point to the one with which the plan (n, m)
+    exchanges most of its mass."""
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from .figure import save
 
 NAMED = 20
-"""Labels that have a colour of their own; more are plotted in grey."""
+"""Labels with a colour; others are plotted in grey."""
 
 
 def write_map(
     path: Path, z: NDArray, names: NDArray | None = None, sheet: NDArray | None = None
 ) -> None:
-    """Codes (N, 2), a colour for each name (N,), and a grid of images over their range."""
+    """Codes (N, 2) coloured by label (N,), and a grid of images decoded over their range."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6 if sheet is None else 12, 5.5), layout="constrained")
@@ -39,7 +39,7 @@ def write_map(
     panels[0].set(title="codes", xlabel="z1", ylabel="z2")
     if sheet is not None:
         panels[1].imshow(sheet, cmap="gray", vmin=0, vmax=255)
-        panels[1].set(title="decoded over their range", xticks=[], yticks=[])
+        panels[1].set(title="decoded over the range of codes", xticks=[], yticks=[])
     save(figure, path)
 
 

@@ -42,7 +42,7 @@ def write_curves(
 
 NATS = ("exact", "bound", "estimate")
 SOON = 0.01
-"""Least seconds on the logarithmic time axis."""
+"""Smallest value of the logarithmic time axis, in seconds."""
 
 
 def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
@@ -100,7 +100,7 @@ def is_score(line: Mapping[str, Any]) -> bool:
 
 
 def floor(every: Sequence[float], last: Sequence[float]) -> float:
-    """The lower end of the axis: first scores may be so low that no later one could be told from
-    another."""
+    """The lower end of the axis, which hides very low initial scores so that later ones can be
+    distinguished."""
     high, low = max(every), min(last)
     return max(min(every), high - 2 * max(high - low, 1e-3)) - 0.05 * max(high - low, 1e-3)

@@ -10,8 +10,8 @@ from .figure import save
 
 
 def write_reliability(path: Path, predictions: Sequence[TargetPrediction]) -> None:
-    """Of classes accuracy against confidence, of numbers the share of truths below each quantile;
-    a dot is as large as it has rows."""
+    """For classes accuracy against confidence, for numbers the share of truths below each
+    quantile; the size of a dot shows its number of rows."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.6 * len(predictions), 3.6), layout="constrained")

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from .figure import save
 
 MAX_STROKES = 64
-"""Strokes plotted side by side."""
+"""Most strokes plotted side by side."""
 
 
 def write_strokes(path: Path, strokes: Sequence[NDArray]) -> None:
-    """Steps (T, 2) each, all on one scale."""
+    """Plot strokes, steps (T, 2) each, on one scale."""
     from matplotlib.figure import Figure
 
     paths = [
@@ -36,13 +36,13 @@ def write_strokes(path: Path, strokes: Sequence[NDArray]) -> None:
 
 
 MAX_WAVEFORMS = 16
-"""Waves plotted below one another."""
+"""Most waveforms plotted below each other."""
 POINTS = 4000
-"""Points of a wave, beyond which only the extremes of each stretch are plotted."""
+"""Most points of a waveform; of longer ones the extremes of each stretch are plotted."""
 
 
 def write_waves(path: Path, sounds: Sequence[NDArray], rate: int) -> None:
-    """Samples (T,) or (T, channels) each, all on one scale."""
+    """Plot waveforms, samples (T,) or (T, channels) each, on one scale."""
     from matplotlib.figure import Figure
 
     shown = [

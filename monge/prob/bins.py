@@ -1,16 +1,17 @@
 """Numbers in finitely many bins: p(x) = P(bin) p(x | bin).
 
-Numbers fall into bins (runs of cells); a cell is one integer of a count or of a long ladder of
-levels, and an interval of width `unit` of a real. Runs hold nearly equal shares of the training
-values; a value so common that it outweighs a run has one to itself, which for a real reaches to
-the next value, so that rounding is not taken for density. Inside a run every cell is equally
-likely; the outermost runs reach to infinity with geometric weights (on a ladder they end with it),
-so that each distribution sums or integrates to one.
+A bin is a range of cells; a cell is one integer for counts and many levels, and an interval of
+width `unit` for real numbers. Bins hold nearly equal shares of the training values. A value more
+frequent than a bin has its own bin, which for real numbers extends to the next value, so that
+rounding is not mistaken for density. Within a bin every cell is equally likely; the outermost bins
+extend to infinity with geometric weights (for levels they end with the last one), so each
+distribution sums or integrates to one.
 
-`BinnedCounts` models unbounded integers with a free probability per bin.
+`BinnedCounts` models unbounded integers with a free probability per bin:
 
-P(x) = softmax(l)_run(x) P(x | run): one softmax reaches any shape, spikes and gaps included, which
-a mixture of smooth components finds only slowly. The runs are laid over the training values.
+P(x) = softmax(l)_bin(x) P(x | bin). A softmax represents any shape including spikes and gaps,
+which a mixture of smooth components learns only slowly. The bins are fitted to the training
+values.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from .distributions import (
 )
 
 UNREACHABLE_CELL = 2**60
-"""A cell no value reaches: the end of an open run, and where runs that are not used lie."""
+"""A cell that no value reaches: the end of open bins, and the position of unused bins."""
 CELLS_PER_STD = 256
-"""Cells to a standard deviation of a real; it bounds the density of a value that repeats."""
+"""Cells per standard deviation of a real number; bounds the density of repeated values."""
 
 
 class Bins(nn.Module):
-    """At most `bins` runs of each of R numeric entries; a run is the cells low <= c < high."""
+    """At most `bins` bins of each of R numeric entries; a bin is the cells low <= c < high."""
 
     real: Tensor  # (R,)
     top: Tensor  # (R,): where a ladder of levels ends, 0 where numbers have no end
     floored: Tensor  # (R,): whether cells begin at 0: levels, and numbers with a lower bound
     low: Tensor  # (R, bins)
     high: Tensor  # (R, bins)
-    tail: Tensor  # (R, 2): mean excess in the lower and the upper open run
+    tail: Tensor  # (R, 2): mean excess in the lower and the upper open bin
     origin: Tensor  # (R,)
     unit: Tensor  # (R,)
 
@@ -65,11 +66,11 @@ class Bins(nn.Module):
 
     @property
     def live(self) -> Tensor:
-        """Which runs hold a cell, (R, bins)."""
+        """Which bins are used, (R, bins)."""
         return self.high > self.low
 
     def spread(self, j: int, part: Space) -> None:
-        """Even runs over three deviations either side of the mean, before anything is counted."""
+        """Equal bins over three deviations on either side of the mean, before fitting."""
         mean, scale, bins = part.mean[0], part.scale[0], self.low.shape[1]
         if part.kind == "real":
             self.origin[j], self.unit[j] = mean, scale / CELLS_PER_STD
@@ -91,7 +92,7 @@ class Bins(nn.Module):
         self.set_starts(j, starts)
 
     def set_starts(self, j: int, starts: Tensor) -> None:
-        """Let run k + 1 of entry j begin at starts[k]."""
+        """Let bin k + 1 of entry j start at starts[k]."""
         top, last = int(self.top[j]), len(starts)
         self.low[j], self.high[j] = UNREACHABLE_CELL, UNREACHABLE_CELL
         self.low[j, 0] = 0 if self.floored[j] else -UNREACHABLE_CELL
@@ -99,7 +100,7 @@ class Bins(nn.Module):
         self.high[j, last] = top or UNREACHABLE_CELL
 
     def fit(self, j: int, values: Tensor) -> None:
-        """Lay the runs of entry j over its training values, sorted."""
+        """Fit the bins of entry j to its sorted training values."""
         if self.real[j]:
             middle, spread = values[len(values) // 2], robust_scale(values)
             if not self.floored[j]:
@@ -113,14 +114,14 @@ class Bins(nn.Module):
         elif self.floored[j]:
             starts = starts.clamp_min(1).unique()
         self.set_starts(j, starts)
-        # One row more, as far out as a run is long, keeps an empty or narrow tail open.
+        # One extra row at the width of a bin keeps an empty or narrow tail open.
         typical = max(float(starts[-1] - starts[0]) / len(starts), 1.0)
         below, above = cells[cells < starts[0]], cells[cells >= starts[-1]]
         for side, excess in enumerate((starts[0] - 1 - below, above - starts[-1])):
             self.tail[j, side] = (float(excess.sum()) + typical) / (len(excess) + 1)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The run of each number and log p(x | run), both (B, R); -inf where x has no cell."""
+        """The bin of each number and log p(x | bin), both (B, R); -inf if x has no cell."""
         unit = self.unit.double()
         cell = ((x.double() - self.origin.double()) / unit).floor()
         near = cell.clamp(-UNREACHABLE_CELL / 2, UNREACHABLE_CELL / 2).T.contiguous()  # (R, B)
@@ -147,7 +148,7 @@ class Bins(nn.Module):
         return run, torch.where(below, down ** (first - cell).clamp_min(0), inside).to(x)
 
     def decode(self, run: Tensor, u: Tensor, v: Tensor, at: slice = slice(None)) -> Tensor:
-        """A number of each run of the entries `at`, made from two uniforms, all (B, R)."""
+        """A sample of each bin of the entries `at` from two uniforms, all (B, R)."""
         u, v, tail = u.double(), v.double(), self.tail[at].double()
         low = gather_bins(self.low[at], run)
         cell = low + (u * (gather_bins(self.high[at], run) - low)).floor()
@@ -159,7 +160,7 @@ class Bins(nn.Module):
         return (self.origin[at].double() + self.unit[at].double() * (cell + within)).to(self.unit)
 
     def ends(self, run: Tensor, at: slice = slice(None)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Is a run the open one below, above (B, R), and the cells (R,) these two start from."""
+        """Whether a bin is the lower or the upper open one (B, R), and their first cells (R,)."""
         final = (self.low[at] < UNREACHABLE_CELL).sum(1, keepdim=True) - 1  # (R, 1)
         last = self.low[at].gather(1, final)[:, 0]
         endless = self.top[at] == 0
@@ -169,16 +170,16 @@ class Bins(nn.Module):
 
     @property
     def middle(self) -> Tensor:
-        """The mean of each run, (R, bins); 0 where a run is not used."""
+        """The mean of each bin, (R, bins); 0 for unused bins."""
         return self.centre(*self.tail.double().T)
 
     @property
     def peak(self) -> Tensor:
-        """A whole number of each run that none in it outdoes, (R, bins); 0 where none is used."""
+        """A most probable whole number of each bin, (R, bins); 0 for unused bins."""
         return self.centre(torch.zeros(()), torch.zeros(())).floor()
 
     def centre(self, down: Tensor, up: Tensor) -> Tensor:
-        """The middle of each run, of the open ones what lies so far from their start."""
+        """The middle of each bin; for open bins the cell at this distance from their start."""
         run = torch.arange(self.low.shape[1], device=self.low.device)[:, None]
         below, above, first, last = self.ends(run.expand(-1, len(self.low)))  # (bins, R)
         inner = (self.low.double() + self.high.double() - 1).T / 2
@@ -203,21 +204,21 @@ def gather_bins(table: Tensor, run: Tensor) -> Tensor:
 
 
 def robust_scale(values: Tensor) -> float:
-    """A width of sorted values that outliers do not stretch, 1 if they are all the same."""
+    """A robust scale of sorted values; 1 if they are all equal."""
     quartiles = values[3 * len(values) // 4] - values[len(values) // 4]
     return float(quartiles) / 1.349 or float(values.std(correction=0)) or 1.0
 
 
 def bin_starts(cells: Tensor, bins: int, real: bool) -> Tensor:
-    """Where to begin a new run so that at most `bins` hold sorted cells in nearly equal shares."""
+    """The starts of at most `bins` bins with nearly equal shares of the sorted cells."""
     value, count = cells.unique_consecutive(return_counts=True)
     after = torch.cat([value[1:], value[-1:]]) if real else value + 1
     every = torch.cat([value, after]).unique()
     if len(every) < bins:
         return every
     commonest, order = count.sort(descending=True, stable=True)
-    # A value stands alone, at the cost of two runs, if it outweighs what each of the runs that
-    # are left would hold of the rest.
+    # A value gets its own bin, at the cost of two bins, if it is more frequent than each of the
+    # remaining bins would be.
     left = bins - 2 - 2 * torch.arange(1, len(value) + 1, device=cells.device)
     rest = count.sum() - commonest.cumsum(0)
     alone = (left >= 0) & (commonest * left >= rest)
@@ -240,7 +241,7 @@ class BinnedCounts(Distribution):
         self.register_buffer("share", self.runs.live.float(), persistent=False)  # (d, bins)
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
-        """Lay the runs over training values (B, d) and note how many fall into each."""
+        """Fit the bins to training values (B, d) and count the values in each."""
         x = x.masked_fill(~seen, 0.0)
         for j, column in enumerate(x.double().T):
             if bool(seen[:, j].any()):
@@ -263,7 +264,7 @@ class BinnedCounts(Distribution):
         return self.runs.decode(run.flatten(0, -2), u, u, at).reshape(run.shape)
 
     def live(self, params: Tensor, at: EntryIndex) -> Tensor:
-        """Logits, those of runs that are not used at minus infinity."""
+        """Logits, minus infinity for unused bins."""
         return params.masked_fill(~self.runs.live[at], -torch.inf)
 
     def mean(self, params: Tensor) -> Tensor:
@@ -273,7 +274,7 @@ class BinnedCounts(Distribution):
         run, inside = self.runs.below(t.reshape(-1, t.shape[-1]))  # (N, d)
         each = self.live(params, ALL_ENTRIES).softmax(-1)
         chosen = run.reshape(*t.shape, 1)
-        upto = torch.cat([each, each.cumsum(-1) - each], -1)  # P(run), P(a lower run)
+        upto = torch.cat([each, each.cumsum(-1) - each], -1)  # P(bin), P(a lower bin)
         own, lower = (upto.gather(-1, chosen + k)[..., 0] for k in (0, self.count))
         return lower + own * inside.reshape(t.shape)
 

@@ -1,15 +1,15 @@
 r"""A Gaussian copula with sinh-arcsinh margins.
 
 Margins: with $u = \mathrm{asinh}(r/\sigma)$, $z = \sinh(\delta u)$ is standard normal (the
-sinh-arcsinh distribution of Jones & Pewsey 2009, symmetric), whose tails are heavier than normal
-where $\delta < 1$.
+symmetric sinh-arcsinh distribution of Jones & Pewsey 2009), with heavier tails than a normal if
+$\delta < 1$.
 
 Dependence: z is normal with correlation $\Sigma = \mathrm{diag}(a) + B B^\top$, rows of B (D, R)
-and $a_i = 1 - |B_i|^2$, so that R common causes move the D numbers together and every margin stays
-as it is: a Gaussian copula. With $A = I + B^\top \mathrm{diag}(a)^{-1} B = L L^\top$,
+and $a_i = 1 - |B_i|^2$: R common factors correlate the D numbers without changing their margins,
+which is a Gaussian copula. With $A = I + B^\top \mathrm{diag}(a)^{-1} B = L L^\top$,
 
 $z^\top \Sigma^{-1} z = \sum_i z_i^2/a_i - |L^{-1} B^\top (z/a)|^2$,
-$\log\det\Sigma = \sum_i \log a_i + \log\det A$ (Woodbury), so that a log-density costs D R.
+$\log\det\Sigma = \sum_i \log a_i + \log\det A$ (Woodbury), so a log-density costs O(D R).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torch import Generator, Tensor, nn
 MIN_DELTA = 0.4
 """The smallest delta."""
 MIN_UNIQUE_VARIANCE = 0.02
-"""The share of a number that no common cause explains, at least, at initialisation."""
+"""Smallest initial share of variance that the common factors do not explain."""
 INITIAL_SHAPES = (-3.0, -1.5, -0.75, 0.0, 0.75, 1.5, 3.0)
-"""Logits of delta, between its ends, tried at initialisation."""
+"""Logits of delta tried at initialisation."""
 CENTRAL_PROBABILITY = 0.8
 """Probability of the central interval that initialises the scales."""
 
@@ -76,12 +76,12 @@ class SinhArcsinhMargins(nn.Module):
 
 
 def log_cosh(u: Tensor) -> Tensor:
-    """Without overflow."""
+    """log cosh u without overflow."""
     return u.abs() + torch.nn.functional.softplus(-2 * u.abs()) - math.log(2)
 
 
 class GaussianCopula(nn.Module):
-    """The Gaussian copula of D numbers with `rank` common causes; none makes them independent."""
+    """The Gaussian copula of D numbers with `rank` common factors; 0 makes them independent."""
 
     def __init__(self, dims: int, rank: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class GaussianCopula(nn.Module):
     @property
     def parts(self) -> tuple[Tensor, Tensor]:
         """a (D,) and B (D, R)."""
-        assert self.raw is not None, "without common causes there is nothing to take apart"
+        assert self.raw is not None, "the copula has common factors"
         own = 1 / (1 + self.raw.square().sum(1))
         return own, self.raw * own.sqrt()[:, None]
 

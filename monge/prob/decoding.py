@@ -3,12 +3,13 @@ r"""Decoding of sequences symbol by symbol: sampling and beam search.
 Sampling: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the
 k most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al.
 2020) excluded; greedy decoding is top-1. Beam search keeps the k most probable prefixes and
-returns the finished sequence of the largest
+returns the finished sequence with the largest
 
 $$s(x) = \log p(x) / T^\alpha$$
 
-with T its symbols, the end included, and $\alpha$ the length penalty: 0 seeks the most probable
-sequence, 1 the most probable symbol on average. All rows are searched at once on one state.
+with T the number of its symbols, including the end, and $\alpha$ the length penalty: 0 maximises
+the probability of the sequence, 1 the mean log-probability per symbol. All rows are searched at
+once with one state.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class SymbolSampling(Config):
 
     temperature: Annotated[float, Range(0, open=True)] = 1.0
     """Divides the logits: below 1 favours likely symbols, above 1 flattens; 1 is the model."""
-    top: Annotated[int, Range(0)] = 0
+    top_k: Annotated[int, Range(0)] = 0
     """Top-k sampling: only the k most probable symbols; 1 is greedy, 0 keeps all."""
-    nucleus: Annotated[float, Range(0, 1, open=True)] = 1.0
+    top_p: Annotated[float, Range(0, 1, open=True)] = 1.0
     """Nucleus (top-p) sampling: the most probable symbols with this total probability."""
 
 
@@ -57,25 +58,27 @@ def truncate_logits(logits: Tensor, options: SymbolSampling) -> Tensor:
     """Logits (..., V) of the sampling distribution; minus infinity for excluded symbols."""
     if options.temperature != 1:
         logits = logits / options.temperature
-    if options.top and options.top < logits.shape[-1]:
-        least = logits.topk(options.top, -1).values[..., -1:]
+    if options.top_k and options.top_k < logits.shape[-1]:
+        least = logits.topk(options.top_k, -1).values[..., -1:]
         logits = logits.masked_fill(logits < least, -math.inf)
-    if options.nucleus < 1:
+    if options.top_p < 1:
         p, order = logits.softmax(-1).sort(-1, descending=True)
-        late = p.cumsum(-1) - p >= options.nucleus  # what precedes it has the probability already
+        late = (
+            p.cumsum(-1) - p >= options.top_p
+        )  # the symbols before it already have this probability
         logits = logits.masked_fill(late.scatter(-1, order, late), -math.inf)
     return logits
 
 
 def sample_symbols(
-    speaker: StepDecoder, uniform: Tensor, end: int | None, options: SymbolSampling
+    decoder: StepDecoder, uniform: Tensor, end: int | None, options: SymbolSampling
 ) -> Iterator[Tensor]:
-    """The next symbol of every row (n,), step by step, one for each row of `uniform` (most, n) at
-    most; rows that have ended repeat their end, and when all have, nothing more comes."""
+    """Yield the next symbol of every row (n,), at most one per row of `uniform` (steps, n);
+    finished rows repeat their end, and the iteration stops when all are finished."""
     n, device = uniform.shape[1], uniform.device
     rows, symbol, ended = torch.arange(n, device=device), None, None
     for noise in uniform:
-        logits = truncate_logits(speaker.next_logits(symbol), options)
+        logits = truncate_logits(decoder.next_logits(symbol), options)
         symbol = sample_categorical(logits, noise[rows])
         if end is None:
             yield symbol
@@ -90,43 +93,43 @@ def sample_symbols(
             return
         if len(rows) - count <= COMPACT_BELOW_SHARE * len(rows):
             on = (~ended).nonzero()[:, 0]
-            speaker.reorder(on)
+            decoder.reorder(on)
             rows, symbol, ended = rows[on], symbol[on], None
 
 
 def beam_search(
-    speaker: StepDecoder, n: int, most: int, end: int, beams: int = 5, penalty: float = 1.0
+    decoder: StepDecoder, n: int, max_length: int, end: int, beams: int = 5, penalty: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The best sequences found (n, most), their end repeated, and the score of each (n,)."""
-    search = BeamSearch(speaker, n, most, end, beams, penalty)
-    for length in range(1, most + 1):
+    """The best sequences found (n, max_length), with the end repeated, and their scores (n,)."""
+    search = BeamSearch(decoder, n, max_length, end, beams, penalty)
+    for length in range(1, max_length + 1):
         if not search.extend(length):
             break
     return search.best, search.score
 
 
-def top_extensions(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `most` largest sums of a prefix's log p, live (m, k), and that of its next symbol,
-    log_p (m k, V): the sums in their order, their prefixes and their symbols, (m, most) each.
+def top_extensions(live: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` largest sums of a prefix's log p, live (m, k), and that of its next symbol,
+    log_p (m k, V): the sorted sums, their prefixes and their symbols, (m, count) each.
 
-    They lie in as many runs of symbols as they are themselves: those whose maxima are largest.
+    They lie in the `count` blocks of symbols with the largest maxima.
     """
     (m, k), size = live.shape, log_p.shape[1]
     runs = size // SYMBOL_BLOCK
-    if k * runs <= most:
+    if k * runs <= count:
         score, which = (
-            (live[..., None] + log_p.view(m, k, size)).flatten(1).topk(min(most, k * size), 1)
+            (live[..., None] + log_p.view(m, k, size)).flatten(1).topk(min(count, k * size), 1)
         )
         return score, which // size, which % size
     cut = log_p[:, : runs * SYMBOL_BLOCK].unflatten(1, (runs, SYMBOL_BLOCK))  # (m k, runs, RUN)
-    top = (cut.amax(2).view(m, k, runs) + live[..., None]).flatten(1).topk(most, 1).indices
-    origin, run = top // runs, top % runs  # (m, most)
+    top = (cut.amax(2).view(m, k, runs) + live[..., None]).flatten(1).topk(count, 1).indices
+    origin, run = top // runs, top % runs  # (m, count)
     rows = torch.arange(m, device=live.device)[:, None] * k
-    sums = cut[rows + origin, run] + live.gather(1, origin)[..., None]  # (m, most, RUN)
-    rest = log_p[:, runs * SYMBOL_BLOCK :].reshape(m, k, -1) + live[..., None]  # fewer than a run
-    score, which = torch.cat([sums.flatten(1), rest.flatten(1)], 1).topk(most, 1)
-    late, left = which - most * SYMBOL_BLOCK, max(size - runs * SYMBOL_BLOCK, 1)
-    inside = which.clamp(max=most * SYMBOL_BLOCK - 1)
+    sums = cut[rows + origin, run] + live.gather(1, origin)[..., None]  # (m, count, RUN)
+    rest = log_p[:, runs * SYMBOL_BLOCK :].reshape(m, k, -1) + live[..., None]  # less than a block
+    score, which = torch.cat([sums.flatten(1), rest.flatten(1)], 1).topk(count, 1)
+    late, left = which - count * SYMBOL_BLOCK, max(size - runs * SYMBOL_BLOCK, 1)
+    inside = which.clamp(max=count * SYMBOL_BLOCK - 1)
     symbol = run.gather(1, inside // SYMBOL_BLOCK) * SYMBOL_BLOCK + inside % SYMBOL_BLOCK
     return (
         score,
@@ -136,24 +139,24 @@ def top_extensions(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tens
 
 
 class BeamSearch:
-    """Rows that are still searched, each with k prefixes, and the best that each row found."""
+    """The unfinished rows with k prefixes each, and the best sequence found for each row."""
 
     def __init__(
-        self, speaker: StepDecoder, n: int, most: int, end: int, beams: int, penalty: float
+        self, decoder: StepDecoder, n: int, max_length: int, end: int, beams: int, penalty: float
     ) -> None:
-        self.speaker, self.most, self.end, self.penalty = speaker, most, end, penalty
+        self.decoder, self.max_length, self.end, self.penalty = decoder, max_length, end, penalty
         self.beams = beams
         self.symbol: Tensor | None = None
         self.rows = torch.arange(n)
-        self.done = torch.zeros(n, dtype=torch.bool)  # whether a row has nothing left to find
+        self.done = torch.zeros(n, dtype=torch.bool)  # whether the search of a row is finished
         self.found = torch.zeros(n, dtype=torch.long)  # finished sequences of each row
         self.symbols = torch.empty(n, 1, 0, dtype=torch.long)  # (m, k, length)
         self.live = torch.zeros(n, 1)  # log p of each prefix
-        self.best, self.score = torch.full((n, most), end), torch.full((n,), -math.inf)
+        self.best, self.score = torch.full((n, max_length), end), torch.full((n,), -math.inf)
 
     def extend(self, length: int) -> bool:
-        """One more symbol for every prefix; false when no row has anything left to find."""
-        logits = self.speaker.next_logits(self.symbol)
+        """Extend every prefix by a symbol; returns false if all rows are finished."""
+        logits = self.decoder.next_logits(self.symbol)
         if length == 1:
             self.to_device(logits)
         score, origin, symbol = top_extensions(
@@ -164,7 +167,7 @@ class BeamSearch:
         over = symbol == self.end
         first = torch.arange(over.shape[1], device=over.device) < self.beams
         self.finish(symbols, score.masked_fill(~(over & first), -math.inf), length)
-        if length == self.most:
+        if length == self.max_length:
             self.finish(symbols, score.masked_fill(over | ~first, -math.inf), length)
             return False
         order = (over | score.isneginf()).long().argsort(dim=1, stable=True)[:, : self.beams]
@@ -192,10 +195,10 @@ class BeamSearch:
         self.best[rows, :length] = symbols[better, which[better]]
 
     def select(self, origin: Tensor, held: int) -> bool:
-        """Rows are done that have found k sequences, or one that no prefix can beat; once there
-        are many they are dropped. The decoder holds `held` prefixes of each row, and origin
-        (m, k) is the one each goes on from."""
-        hope = self.live.amax(1) / self.most**self.penalty
+        """Mark rows as finished that have found k sequences, or one that no prefix can beat, and
+        drop them once they are many. The decoder holds `held` prefixes per row; origin (m, k) is
+        the prefix that each new one extends."""
+        hope = self.live.amax(1) / self.max_length**self.penalty
         self.done |= (self.found[self.rows] >= self.beams) | (self.score[self.rows] >= hope)
         count = int(self.done.sum())
         on = (~self.done | (COMPACT_FINISHED_DIVISOR * count < len(self.rows))).nonzero()[:, 0]
@@ -204,5 +207,5 @@ class BeamSearch:
             setattr(self, name, getattr(self, name)[on])
         self.symbol = self.symbols[..., -1].flatten()
         if len(on):
-            self.speaker.reorder(states, origin.shape[1])
+            self.decoder.reorder(states, origin.shape[1])
         return bool(len(on))

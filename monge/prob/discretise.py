@@ -1,6 +1,6 @@
 """Every entry of an event as one of finitely many codes: p(x) = P(code) p(x | code).
 
-Bits, labels and short ladders of levels are their own codes; numbers fall into bins.
+Bits, labels and few levels are their own codes; other numbers are binned.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from .bins import Bins
 
 
 class EntryCodes(nn.Module):
-    """The codes of the D entries of an event, C in all, laid out one entry after the other."""
+    """The codes of the D entries of an event, C in total, concatenated by entry."""
 
     sizes: Tensor  # (D,)
     offset: Tensor  # (D,)
     owner: Tensor  # (C,)
-    grouped: Tensor  # (R,): the entries that fall into runs
+    grouped: Tensor  # (R,): the binned entries
 
     def __init__(self, space: Space, bins: int) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class EntryCodes(nn.Module):
         return len(self.owner)
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
-        """Lay the runs over the values that were seen, (B, D)."""
+        """Fit the bins to the observed values, (B, D)."""
         for j, i in enumerate(self.grouped.tolist()):
             if bool(seen[:, i].any()):
                 self.runs.fit(j, x[seen[:, i], i].double().sort().values)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The code of each entry and log p(x | code), both (B, D); -inf where x has no code."""
+        """The code of each entry and log p(x | code), both (B, D); -inf if x has no code."""
         code = x.long().clamp(min=torch.zeros_like(self.sizes), max=self.sizes - 1)
         inside = torch.zeros_like(x).masked_fill(x != code, -torch.inf)
         if len(self.grouped):
@@ -65,7 +65,7 @@ class EntryCodes(nn.Module):
         return self.decode(code, u, v)
 
     def one_hot(self, code: Tensor, seen: Tensor) -> Tensor:
-        """Codes as indicators, (B, C); an entry that was not seen has none."""
+        """One-hot codes, (B, C); all zero for missing entries."""
         hot = self.runs.unit.new_zeros(len(code), self.total)
         return hot.scatter_(1, code + self.offset, seen.to(hot.dtype))
 
@@ -75,22 +75,22 @@ class EntryCodes(nn.Module):
         return zeros.index_add(-1, self.owner, values)
 
     def even(self) -> Tensor:
-        """The same probability for every code of an entry that stands for some value, (C,)."""
+        """The uniform distribution over the used codes of each entry, (C,)."""
         live = torch.ones(self.total, dtype=torch.float64, device=self.owner.device)
         steps = torch.arange(self.runs.low.shape[1], device=live.device)
         live[self.offset[self.grouped, None] + steps] = self.runs.live.double()
         return live / self.sums(live)[self.owner]
 
     def shrink(self, counts: Tensor, prior: Tensor, rows: Tensor | float) -> Tensor:
-        """Frequencies (..., C) after `rows` more rows of each entry that follow `prior`."""
+        """Frequencies (..., C) smoothed by `rows` pseudo-rows of each entry from `prior`."""
         more = rows[self.owner] if isinstance(rows, Tensor) else rows
         return (counts + more * prior) / (self.sums(counts)[..., self.owner] + more)
 
     def choose(self, log_p: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
         """A code of each entry from row `which` of the tables log_p (G, C), (B, D).
 
-        The cumulative distributions stand end to end on one line, that of entry d in table g
-        between g D + d and g D + d + 1, so that a single search serves every entry of every row.
+        The cumulative distributions are concatenated on one line, that of entry d in table g
+        between g D + d and g D + d + 1, so one search serves every entry of every row.
         """
         cumulative, entries = log_p.double().exp().cumsum(1), len(self.sizes)
         ends = cumulative[:, self.offset + self.sizes - 1]  # (G, D)
@@ -114,12 +114,12 @@ def is_binned(part: Space, bins: int) -> bool:
 
 
 def code_count(part: Space, bins: int) -> int:
-    """How many codes an entry has."""
+    """Number of codes of an entry."""
     if is_binned(part, bins):
         return bins
     return 2 if part.kind == "binary" else part.size
 
 
 def finite_log(p: Tensor) -> Tensor:
-    """Logarithms that stay finite, so that nothing times a code that is never used is nothing."""
+    """Finite logarithms, so that 0 times the log-probability of an unused code is 0."""
     return p.clamp_min(torch.finfo(torch.float32).tiny).log()

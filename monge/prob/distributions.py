@@ -4,7 +4,7 @@ Also the standard normal, $\log N(z; 0, I) = -\frac12 (|z|^2 + D \log 2\pi)$, an
 of weights given by their logarithms.
 
 Bernoulli: logit l, $\log p = x l + \log\sigma(-l)$.  Categorical: logits.  Mixtures of K
-components have weights (softmax of K logits; none where K = 1), K means and K log-scales in the
+components have weights (softmax of K logits; none if K = 1), K means and K log-scales in the
 standardised coordinate y = (x - mean) / scale of the training split:
 
 Gaussian: $p(x) = \sum_k w_k N(y; m_k, s_k^2) / \text{scale}$, in the units of the data.
@@ -232,10 +232,10 @@ class MixtureDistribution(Distribution):
 
 
 class GaussianMixture(MixtureDistribution):
-    """sum_k w_k N(y; m_k, s_k^2), with dy/dx = 1 / scale paid.
+    """sum_k w_k N(y; m_k, s_k^2), as a density of x (dy/dx = 1 / scale).
 
-    s_k stays above a thousandth of the training scale, so that a value which is repeated in the
-    data cannot make the density infinite.
+    s_k stays above a thousandth of the training scale, so that repeated values in the data cannot
+    make the density infinite.
     """
 
     spread = 1.0
@@ -266,9 +266,9 @@ class GaussianMixture(MixtureDistribution):
         return (logits.softmax(-1) * below).sum(-1)
 
     def mode(self, params: Tensor) -> Tensor:
-        """From every component's mean uphill by the fixed point of the gradient,
-        y = sum_k r_k m_k / s_k^2 / sum_k r_k / s_k^2 with r_k the share of k in p(y); the
-        highest of the places reached (Carreira-Perpinan 2000)."""
+        """The highest of the modes reached from the means of the components by the fixed-point
+        iteration y = sum_k r_k m_k / s_k^2 / sum_k r_k / s_k^2 with r_k the responsibilities
+        (Carreira-Perpinan 2000)."""
         logits, means, scales = (part[..., None, :] for part in self.split(params))
         y, precision = means.mT, scales**-2  # (*S, d, K, 1)
         terms = logits.log_softmax(-1) - scales.log()
@@ -310,7 +310,7 @@ class DiscretisedLogisticMixture(MixtureDistribution):
         return x.round().clamp(0, self.top)
 
     def mean(self, params: Tensor) -> Tensor:
-        """Of the logistic held between the ends, which rounding moves little."""
+        """The mean of the clamped logistic; rounding changes it little."""
         logits, means, scales = self.split(params)
         scale = self.scale[:, None] * scales
         centre = self.shift[:, None] + self.scale[:, None] * means

@@ -1,17 +1,17 @@
 r"""Divergences between distributions: by densities, by kernels, by optimal transport.
 
-Of probability tables p, q on the same finite set (last axis; leading axes are a batch):
+For probability tables p, q on the same finite set (last axis; leading axes are a batch):
 
 - entropy $H(p) = -\sum p \log p$, cross entropy $H(p, q) = -\sum p \log q = H(p) +
   \mathrm{KL}(p\|q)$;
-- $\mathrm{KL}(p\|q) = \sum p \log (p/q) \ge 0$: infinite exactly where p has mass and q has none;
+- $\mathrm{KL}(p\|q) = \sum p \log (p/q) \ge 0$: infinite iff p has mass where q has none;
 - Jeffreys $= \mathrm{KL}(p\|q) + \mathrm{KL}(q\|p)$, unbounded; Jensen-Shannon through the mixture
-  $m = (p+q)/2$, between 0 and log 2, which it is on disjoint supports;
-- total variation $\tfrac12\sum|p - q|$, between 0 and 1, which it is on disjoint supports.
+  $m = (p+q)/2$, between 0 and log 2, its value for disjoint supports;
+- total variation $\tfrac12\sum|p - q|$, between 0 and 1, its value for disjoint supports.
 
-Of samples x (n, d) and y (m, d) of any two distributions, overlapping or not: MMD, the Wasserstein
-distances, and the Sinkhorn divergence, which see how far apart disjoint supports are. Of Gaussians
-in closed form: KL, expected log-density, squared W_2 (`solve.transport.exact.bures`).
+For samples x (n, d) and y (m, d) of any two distributions: MMD, the Wasserstein distances, and the
+Sinkhorn divergence, which also measure the distance of disjoint supports. For Gaussians in closed
+form: KL, expected log-density, squared W_2 (`solve.transport.exact.bures`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def entropy(p: Tensor) -> Tensor:
 
 
 def cross_entropy(p: Tensor, q: Tensor) -> Tensor:
-    """H(p, q); infinite where p has mass and q has none."""
+    """H(p, q); infinite if p has mass where q has none."""
     return -torch.xlogy(p, q).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q), the forward one; `kl(q, p)` is the reverse."""
+    """KL(p || q)."""
     return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1)
 
 
@@ -46,7 +46,7 @@ def jeffreys(p: Tensor, q: Tensor) -> Tensor:
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """Its square root is a metric."""
+    """The Jensen-Shannon divergence, whose square root is a metric."""
     middle = (p + q) / 2
     return (kl(p, middle) + kl(q, middle)) / 2
 
@@ -92,7 +92,7 @@ def off_diagonal(matrix: Tensor) -> Tensor:
 
 
 def wasserstein(x: Tensor, y: Tensor, p: float = 1.0) -> Tensor:
-    """W_p of two samples, exactly: finite whenever the samples are, overlapping or not."""
+    """The exact W_p distance of two samples."""
     if x.shape[-1] == 1:
         return on_line(x[..., 0], y[..., 0], p).pow(1 / p)
     return exact(Power(p)(x, y)).cost.pow(1 / p)
@@ -108,10 +108,10 @@ def sinkhorn_divergence(
     tolerance: float = 1e-4,
 ) -> Tensor:
     """S(x, y) = OT(x, y) - OT(x, x) / 2 - OT(y, y) / 2 (Genevay et al. 2018, Feydy et al. 2019):
-    zero where the samples agree, which the entropic cost itself is not.
+    zero for equal samples, unlike the entropic cost.
 
-    `sharp` debiases the cost of the plans alone; relative: epsilon in units of the mean cost
-    between x and y. Differentiable in both samples.
+    `sharp` uses the cost of the plans without the entropy; relative: epsilon in units of the mean
+    cost between x and y. Differentiable in both samples.
     """
     if relative:
         first = sinkhorn(x, y, epsilon, cost_of=cost, relative=True, tolerance=tolerance)

@@ -76,7 +76,7 @@ LevelsDistribution = Literal["auto", "categorical", "logistic"]
 MAX_CATEGORICAL_LEVELS = 64
 """Entries with at most this many levels are categorical by default."""
 COUNT_BINS = 64
-"""Bins of a count."""
+"""Bins per count."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Head(nn.Module):
         indices = {"owner": owner, "order": order, "inverse": inverse, "places": places}
         for name, index in indices.items():
             self.register_buffer(name, index, persistent=False)
-        self.register_buffer("zero", torch.zeros(()), persistent=False)  # knows the dtype
+        self.register_buffer("zero", torch.zeros(()), persistent=False)  # holds the dtype
 
     def distributions(self) -> Sequence[Distribution]:
         return [cast(Distribution, distribution) for distribution in self.by_group]
@@ -143,7 +143,8 @@ class Head(nn.Module):
             distribution.fit(values, here)
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
-        """Of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the data."""
+        """log p of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the
+        data."""
         parts = zip(self.distributions(), self.params_of(params), self.split(x, -1), strict=True)
         return self.concat(
             [distribution.log_prob(own, value) for distribution, own, value in parts]

@@ -1,9 +1,9 @@
 r"""Hamiltonian Monte Carlo: samples from a density known up to a constant.
 
 Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011): a state s with a momentum $m \sim N(0, I)$
-follows $\dot s = m$, $\dot m = \nabla \log p(s)$ by leaps of length $\epsilon$, and the end is
-taken with probability $\min(1, e^{H - H'})$, $H = |m|^2 / 2 - \log p(s)$, which leaves p as it is.
-Each row is a separate chain, which adapts its $\epsilon$ in the first half of its moves, so that
+follows $\dot s = m$, $\dot m = \nabla \log p(s)$ by leapfrog steps of size $\epsilon$, and the end
+is accepted with probability $\min(1, e^{H - H'})$, $H = |m|^2 / 2 - \log p(s)$, which leaves p
+invariant. Each row is a separate chain, which adapts $\epsilon$ in the first half of its moves, so
 the second half is a fixed Markov chain.
 """
 
@@ -51,12 +51,14 @@ class HamiltonianMonteCarlo:
     def leap(
         self, s: Tensor, value: Tensor, slope: Tensor, rate: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Where a move leads, log p and its slope there, and its acceptance probability."""
+        """The end of a move, log p and its gradient there, and the acceptance probability."""
         before = (
             torch.randn(s.shape, generator=self.generator, dtype=s.dtype, device=s.device)
             * self.free
         )
-        step = rate * (0.8 + 0.4 * self.uniform(value))[:, None]  # no orbit closes for ever
+        step = (
+            rate * (0.8 + 0.4 * self.uniform(value))[:, None]
+        )  # random lengths avoid closed orbits
         momentum = before + step / 2 * slope
         for number in range(self.leaps):
             s = s + step * momentum

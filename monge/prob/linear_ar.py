@@ -1,13 +1,13 @@
 r"""Linear autoregression $x_t = b_0 + \sum_{j=1}^p \phi_j x_{t-j} + \varepsilon_t$, of variance v.
 
-The recursion of Levinson (1947) and Durbin (1960) ties coefficients $\phi^{(m)}$ of the best
-predictor from m values to partial autocorrelations $\kappa_m = \phi^{(m)}_m$:
+The recursion of Levinson (1947) and Durbin (1960) relates the coefficients $\phi^{(m)}$ of the
+best predictor from m values to the partial autocorrelations $\kappa_m = \phi^{(m)}_m$:
 
 $\phi^{(m)}_j = \phi^{(m-1)}_j - \kappa_m \phi^{(m-1)}_{m-j}$,  $v_m = v_{m-1} (1 - \kappa_m^2)$.
 
-Down from $\phi^{(p)}$ it gives the predictors of the first values of a stationary series, hence
-its exact likelihood, and $v_0$ is its variance; the series is stationary iff every
-$|\kappa_m| < 1$. All tensors may have leading axes, one series each.
+Run downwards from $\phi^{(p)}$ it gives the predictors of the first values of a stationary series,
+hence its exact likelihood, and $v_0$ is its variance; the series is stationary iff every
+$|\kappa_m| < 1$. All tensors may have leading axes, with one series each.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def step_up(kappa: Tensor) -> Tensor:
 
 def step_down(phi: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Coefficients (..., p) to partial autocorrelations (..., p) and to the coefficients
-    (..., m) of the predictors from m = 0, ..., p values. Beyond stationarity it may not be
-    finite."""
+    (..., m) of the predictors from m = 0, ..., p values. They may not be finite if the
+    series is not stationary."""
     predictors, kappa = [phi], []
     for _ in range(phi.shape[-1]):
         k, rest = phi[..., -1:], phi[..., :-1]
@@ -40,14 +40,14 @@ def step_down(phi: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 
 def is_stationary(phi: Tensor) -> Tensor:
-    """Whether each of (..., p) is, (...)."""
+    """Whether each series with coefficients (..., p) is stationary, (...)."""
     kappa, _ = step_down(phi)
     return (kappa.abs() < 1).all(-1)
 
 
 def prediction_variances(kappa: Tensor, v: Tensor) -> Tensor:
-    """Of the errors of the predictors from 0, ..., p values, (..., p + 1), given the last one's
-    v (...)."""
+    """The error variances of the predictors from 0, ..., p values, (..., p + 1), given the last
+    one, v (...)."""
     kept = (1 - kappa.square()).flip(-1).cumprod(-1).flip(-1)  # prod over m > k
     return v[..., None] / torch.cat([kept, torch.ones_like(v)[..., None]], -1)
 
@@ -65,7 +65,7 @@ def autocovariance(phi: Tensor, v: Tensor, lags: int) -> Tensor:
 
 def levinson(gamma: Tensor) -> tuple[Tensor, Tensor]:
     """Autocovariances (..., p + 1) to partial autocorrelations (..., p) and to the variances of
-    the predictors from 0, ..., p values: the equations of Yule (1927) and Walker (1931) solved."""
+    the predictors from 0, ..., p values, by the Yule-Walker equations."""
     phi, v = gamma[..., :0], gamma[..., :1]
     kappa, every = [], [v]
     for m in range(1, gamma.shape[-1]):
@@ -78,8 +78,8 @@ def levinson(gamma: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sample_autocovariance(x: Tensor, lags: int) -> Tensor:
-    """Of series x (N, T) with mean zero, pooled, divided by the number of all values so that the
-    matrix of them is positive, (lags + 1,)."""
+    """The pooled autocovariances of series x (N, T) with mean zero, (lags + 1,), divided by the
+    number of all values so that their matrix is positive definite."""
     products = [(x[:, lag:] * x[:, : x.shape[1] - lag]).sum() for lag in range(lags + 1)]
     return torch.stack(products) / x.numel()
 
@@ -88,7 +88,7 @@ def conditional_means(x: Tensor, intercept: Tensor, phi: Tensor, first: Tensor) 
     """E[x_t | x_<t] of x (N, T, C), (N, T, C), for intercepts (C,) and coefficients (C, p).
 
     first (C, p, p): the coefficients of the predictors of the first p values from those before,
-    of x less its mean (0 where there are fewer); the mean is that of `intercept` and `phi`.
+    of x minus its mean (0 if there are fewer); the mean is that of `intercept` and `phi`.
     """
     order, steps = phi.shape[-1], x.shape[1]
     late = intercept.expand(len(x), max(steps - order, 0), -1)

@@ -1,7 +1,8 @@
 r"""Noise as a function of time: $z_t = \alpha_t x + \sigma_t \epsilon$, data at 0, noise at 1.
 
-What a process is, up to a rescaling of z, is its log-SNR $\lambda_t = \log \alpha_t^2/\sigma_t^2$,
-which falls with t (Kingma et al. 2021). A shape determines how it falls, a family how z is scaled:
+Up to a rescaling of z, a process is determined by its log-SNR $\lambda_t = \log
+\alpha_t^2/\sigma_t^2$, which decreases in t (Kingma et al. 2021). A shape determines the curve of
+the log-SNR, a family the scale of z:
 
 variance preserving $\alpha^2 + \sigma^2 = 1$; exploding $\alpha = 1$; sub-VP
 $\sigma = 1 - \alpha^2$ (Song et al. 2021). Between times s < t, with
@@ -59,14 +60,14 @@ class PosteriorStep(NamedTuple):
 class NoiseProcess(abc.ABC):
     """A noise process, determined by its log-SNR and its family.
 
-    Times and what is returned have one shape, such as (B,).
+    Times and results have the same shape, such as (B,).
     """
 
     family: Family
 
     @abc.abstractmethod
     def log_snr(self, t: Tensor) -> Tensor:
-        """lambda, which falls with t."""
+        """lambda, which decreases in t."""
 
     @abc.abstractmethod
     def derivative(self, t: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class NoiseProcess(abc.ABC):
 
     @abc.abstractmethod
     def time(self, log_snr: Tensor) -> Tensor:
-        """The time at which lambda has this value, 0 or 1 beyond the ends."""
+        """The time at which lambda has this value, clamped to [0, 1]."""
 
     def snr(self, t: Tensor) -> Tensor:
         return self.log_snr(t).exp()
@@ -83,18 +84,18 @@ class NoiseProcess(abc.ABC):
         return alpha_sigma(self.family, self.log_snr(t))[0]
 
     def alpha_bar(self, t: Tensor) -> Tensor:
-        """The share of the data's variance that is left, the square of alpha."""
+        """alpha squared, the remaining share of the data's variance."""
         return self.alpha(t).square()
 
     def sigma(self, t: Tensor) -> Tensor:
         return alpha_sigma(self.family, self.log_snr(t))[1]
 
     def spread(self, t: Tensor) -> Tensor:
-        """The standard deviation of z where that of x is 1; at t = 1, that of the prior."""
+        """The standard deviation of z if that of x is 1; at t = 1, that of the prior."""
         return (self.alpha(t).square() + self.sigma(t).square()).sqrt()
 
     def drift(self, t: Tensor) -> Tensor:
-        """f, the rate at which data fade."""
+        """f, the drift coefficient."""
         alpha, sigma = alpha_sigma(self.family, self.log_snr(t))
         share = {
             "preserving": sigma.square(),
@@ -104,7 +105,7 @@ class NoiseProcess(abc.ABC):
         return 0.5 * share * self.derivative(t)
 
     def diffusion(self, t: Tensor) -> Tensor:
-        """g^2, the rate at which noise comes in."""
+        """g^2, the squared diffusion coefficient."""
         return -self.derivative(t) * self.sigma(t).square()
 
     def grid(self, steps: int, like: Tensor | None = None) -> Tensor:
@@ -136,16 +137,16 @@ class NoiseSchedule(Configured, NoiseProcess):
 
     linear: $-\log \alpha^2 = b_0 u + (b_1 - b_0) u^2 / 2$ (Ho et al. 2020); cosine: $\alpha =
     \cos(\pi u / 2)$ (Nichol & Dhariwal 2021); sigmoid: $\alpha^2$ is a sigmoid (Jabri et al.
-    2023); logsnr: $\lambda$ is a line; edm: $\sigma^{1/\rho}$ is one where $\alpha = 1$ (Karras et
-    al. 2022). u runs over the part of the curve between the two ends.
+    2023); logsnr: $\lambda$ is linear; edm: $\sigma^{1/\rho}$ is linear with $\alpha = 1$ (Karras
+    et al. 2022). u covers the part of the curve between `high` and `low`.
     """
 
     class Config(BaseConfig):
         tag = "noise/schedule"
         shape: Literal["linear", "cosine", "sigmoid", "logsnr", "edm"] = "cosine"
-        """How the log-SNR falls from its high end to its low end."""
+        """Curve of the log-SNR from `high` to `low`."""
         family: Family = "preserving"
-        """How z is scaled: its variance preserved, exploding, or less than preserved (sub)."""
+        """Scale of z: variance preserving, exploding, or sub-variance-preserving (sub)."""
         high: Annotated[float, Range(-2, 30)] = 10.0
         """Log-SNR at the data; details below e^(-high/2) standard deviations are not modelled."""
         low: Annotated[float, Range(-30)] = -9.0
@@ -194,7 +195,7 @@ class LogSNRCurve(abc.ABC):
 
 class LinearBetaCurve(LogSNRCurve):
     def lost(self, u: Tensor) -> Tensor:
-        """-log alpha^2 of a process that preserves variance."""
+        """-log alpha^2 of a variance-preserving process."""
         return u * (LINEAR_BETA_MIN + 0.5 * (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * u)
 
     def height(self, u: Tensor) -> Tensor:

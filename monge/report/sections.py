@@ -46,7 +46,7 @@ def data_tables(run: Run) -> list[str]:
         ["event", str(space)],
         ["training rows", str(space.rows)],
         *(["given " + name, str(part)] for name, part in space.given.items()),
-        *(["read with", f"data.{word}"] for word in origin["words"]),
+        *(["read with", f"data.{setting}"] for setting in origin["overrides"]),
         ["fingerprint", origin["fingerprint"][:16]],
     ]
     columns = [
@@ -152,7 +152,7 @@ def figures_of(run: Run) -> dict[str, Path]:
 
 def figure(run: Run, path: Path, of: str = "") -> str:
     caption = CAPTIONS.get(path.stem, path.stem)
-    smooth = not (run.space.is_picture and path.stem in ("samples", "data"))
+    smooth = not (run.space.is_image and path.stem in ("samples", "data"))
     return embed_image(path, f"{caption} ({of})" if of else caption, smooth)
 
 

@@ -108,10 +108,10 @@ def label_of(view: View) -> str | None:
 
 
 def learn(run: Run, view: View, wanted: dict[str, Any], classes: int) -> FeatureExtractor:
-    rows, label = view.rows("train"), wanted["label"]
+    rows, label = view.split("train"), wanted["label"]
     if label is None:
         return FeatureExtractor(train_feature_net(run.space, rows), wanted)
-    valid = view.rows("valid")
+    valid = view.split("valid")
     net = train_feature_net(run.space, rows, names_of(view, label, rows.index), classes)
     right = net.accuracy(valid, names_of(view, label, valid.index)) if len(valid) else None
     return FeatureExtractor(net, wanted | {"accuracy": right})

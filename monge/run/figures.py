@@ -52,10 +52,10 @@ def write_figures(run: Run) -> None:
         write_translations(run, folder / "translations.png")
     if isinstance(run.model, CanEnlarge):
         write_enlargements(run, folder / "enlargements.png")
-    if isinstance(run.model, CanTransfer) and run.space.is_picture:
+    if isinstance(run.model, CanTransfer) and run.space.is_image:
         write_transfers(run, folder / "transfers.png")
-    if run.space.is_picture:
-        valid = run.rows(None, "valid")
+    if run.space.is_image:
+        valid = run.split(None, "valid")
         rows = valid.batch(torch.arange(min(len(valid), MAX_GRID_IMAGES))).x.numpy()
         image_grid.write_grid(folder / "data.png", rows, run.space)
     if run.space.given:
@@ -68,12 +68,12 @@ def write_figures(run: Run) -> None:
         write_density_figure(run, folder / "density.png")
     if not isinstance(run.model, CanSample):
         return
-    if run.space.is_picture:
+    if run.space.is_image:
         image_grid.write_grid(
             folder / "samples.png", run.sample_tensor(MAX_GRID_IMAGES).numpy(), run.space
         )
     elif run.space.shape == (2,) and run.space.kind == "real":
-        rows = run.rows(None, "valid").whole().x.numpy()[:2000]
+        rows = run.split(None, "valid").whole().x.numpy()[:2000]
         image_grid.write_points(folder / "samples.png", run.sample_tensor(2000).numpy(), rows)
 
 
@@ -81,16 +81,16 @@ def is_image_to_image(space: Space) -> bool:
     """Whether the event and its one condition are images of one size."""
     given = list(space.given.values())
     return (
-        space.is_picture
+        space.is_image
         and len(given) == 1
-        and given[0].is_picture
+        and given[0].is_image
         and given[0].shape[1:] == space.shape[1:]
     )
 
 
 def write_translations(run: Run, path: Path) -> None:
     """Held-out sources, their translations and, for paired data, the targets."""
-    valid = run.rows(None, "valid")
+    valid = run.split(None, "valid")
     rows = valid.batch(torch.arange(min(len(valid), MAX_TRANSLATED)))
     ((name, source),) = run.space.given.items()
     made = run.sample_tensor(len(rows), rows.to(run.compute.torch_device()).given)
@@ -106,7 +106,7 @@ def write_translations(run: Run, path: Path) -> None:
 def write_density_figure(run: Run, path: Path) -> None:
     """The model's density on the plane, beside training rows."""
     model = run.require(HasLikelihood)
-    rows = run.rows(None, "train")
+    rows = run.split(None, "train")
     some = rows.batch(torch.arange(min(len(rows), MAX_DENSITY_ROWS))).x.numpy()
     device = run.compute.torch_device()
 
@@ -119,7 +119,7 @@ def write_density_figure(run: Run, path: Path) -> None:
 
 def write_enlargements(run: Run, path: Path) -> None:
     """Held-out small images, several samples of each, and the true image."""
-    valid, model = run.rows(None, "valid"), run.require(CanEnlarge)
+    valid, model = run.split(None, "valid"), run.require(CanEnlarge)
     rows = valid.batch(torch.arange(min(len(valid), MAX_ENLARGED)))
     given = rows.to(run.compute.torch_device()).given
     small = rows.given[model.source].x
@@ -144,7 +144,7 @@ def write_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:
     places = [name for name in names if name[0] == "z" and name[1:].isdigit()]
     z = torch.tensor(codes[places].to_numpy())
     rest = [name for name in names if name not in (*places, "row")]
-    sheet = manifold(run, z) if run.space.is_picture else None
+    sheet = manifold(run, z) if run.space.is_image else None
     over = (
         None
         if sheet is None

@@ -192,8 +192,8 @@ def forecast_metrics(run: Run, what: Any = None, split: str | None = None) -> di
         return {}
     return forecast_scores(
         run.model,
-        run.rows(what, split),
-        row_subset(run.rows(None, "train")),
+        run.split(what, split),
+        row_subset(run.split(None, "train")),
         future.season,
         future.steps,
     )

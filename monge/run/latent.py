@@ -103,7 +103,7 @@ def own_rows(run: Run, what: Any, split: str | None) -> tuple[Dataset, Split]:
     source = run.opened.dataset if own and run.opened is not None else run.source(what)
     default = "test" if what is None or source.has_splits else "all"
     view = source.view(run.metadata["event"], run.metadata["given"], run.metadata["target"])
-    return source, view.rows(split or default)
+    return source, view.split(split or default)
 
 
 def coded(run: Run, what: Any, split: str | None, seed: int) -> EncodedRows:
@@ -289,7 +289,7 @@ def known_names(run: Run, have: EncodedRows, field: str | None) -> np.ndarray:
 def read_names(run: Run, have: EncodedRows, field: str) -> np.ndarray:
     """The labels of sampled codes, predicted from their events by a linear probe of the data."""
     about = run.metadata
-    train = have.source.view(about["event"], about["given"], about["target"]).rows("train")
+    train = have.source.view(about["event"], about["given"], about["target"]).split("train")
     train.index = train.index[:READ]
     names = names_of(have.source, field, train)
     feature_map = FeatureMap(replace(run.space, given={}))

@@ -27,7 +27,7 @@ def run_metrics(
     """Metrics of the run on held-out rows, in groups; `scored` are the log-likelihoods of these
     rows if they are known."""
     run.opened = run.opened or run.open_view()
-    rows, train = run.rows(what, split), run.rows(None, "train")
+    rows, train = run.split(what, split), run.split(None, "train")
     known = EvaluationContext(
         density=train.density if what is None else None,
         features=feature_extractor(run),
@@ -39,7 +39,7 @@ def run_metrics(
     cost = found.pop("cost")
     others: dict[str, dict[str, Metric]] = {
         "codes": probe_metrics(run, what, split),
-        "words": text_metrics(run, what, split),
+        "text": text_metrics(run, what, split),
         "forecasts": forecast_metrics(run, what, split),
     }
     return found | {name: group for name, group in others.items() if group} | {"cost": cost}

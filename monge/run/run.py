@@ -252,12 +252,12 @@ class Run(SavedRun):
         for x in model.stream(n, encode_conditions(self, given, settings), options, generator):
             yield x.cpu()
 
-    def score(
+    def log_likelihood(
         self, what: Any = None, *settings: str, split: str | None = None, seed: int = 0
     ) -> RowLikelihoods:
         """log p of every row: of the test split of the run's own data or of a dataset that has
         splits, of every row of other data."""
-        model, rows = self.require(HasLikelihood), self.rows(what, split)
+        model, rows = self.require(HasLikelihood), self.split(what, split)
         options = apply_overrides(model.LikelihoodConfig(), settings, "score")
         return row_likelihoods(model, chunks(rows), self.space.dims, options, seed)
 
@@ -273,7 +273,7 @@ class Run(SavedRun):
         """Predict the target of every row (by default of the run's test rows): for a class its
         name and probabilities, for a number its mean, mode or a sample, and its interval."""
         self.require(HasMarginals)
-        rows = self.rows(what, split or (None if what is None else "all"))
+        rows = self.split(what, split or (None if what is None else "all"))
         return predict(self.model, self.view, rows, by, interval, settings, seed)
 
     def forecast(
@@ -322,10 +322,10 @@ class Run(SavedRun):
         if found is None:
             found = diagnostics.diagnose(
                 self.model,
-                self.rows(None, "valid"),
+                self.split(None, "valid"),
                 self.log,
                 self.result,
-                self.rows(None, "train"),
+                self.split(None, "train"),
             )
             diagnostics.save_findings(self.folder, found, self.result["step"])
             self.write_card(found)

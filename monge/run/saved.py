@@ -202,7 +202,7 @@ class SavedRun:
             raise RunError(
                 f"{self.folder} was fitted on arrays, which it does not store; pass the data again"
             )
-        source = loading.open(about["what"], *about["words"])
+        source = loading.open(about["what"], *about["overrides"])
         if source.fingerprint != about["fingerprint"]:
             raise RunError(
                 f"{about['what']} has changed since {self.folder} was started; restore "
@@ -215,11 +215,11 @@ class SavedRun:
         source = self.source(what)
         return source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
 
-    def rows(self, what: Any = None, split: str | None = None) -> Split:
+    def split(self, what: Any = None, split: str | None = None) -> Split:
         """A split of the run's own or of other data."""
         if what is None and self.opened is not None:
-            return self.opened.rows(split or "test")
+            return self.opened.split(split or "test")
         source = self.source(what)
         default = "test" if what is None or source.has_splits else "all"
         view = source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
-        return view.rows(split or default)
+        return view.split(split or default)

@@ -68,7 +68,7 @@ class TrainingSession:
 
     @property
     def scorer(self) -> HeldOutScorer:
-        return HeldOutScorer(self.trainer.model, self.view.rows("valid"))
+        return HeldOutScorer(self.trainer.model, self.view.split("valid"))
 
     def train(self, budget: Budget, should_stop: Callable[[], bool]) -> Iterator[Progress]:
         """The fit and then the refit, within the budget."""
@@ -103,7 +103,7 @@ class TrainingSession:
 
     def estimate_eval_seconds(self) -> float:
         """Estimated seconds of one held-out evaluation, from timing it on few rows."""
-        rows = FirstRows(self.view.rows("valid"), TIMED_EVAL_ROWS)
+        rows = FirstRows(self.view.split("valid"), TIMED_EVAL_ROWS)
         started = time.monotonic()
         evaluate_ema(self.trainer, HeldOutScorer(self.trainer.model, rows))
         spent = time.monotonic() - started
@@ -127,7 +127,7 @@ class TrainingSession:
             return trainer
         trainer.model.load_state_dict(first.best_weights)
         trainer.ema = EMA(trainer.model, self.train_config.ema_decay)
-        goal = evaluate_ema(trainer, HeldOutScorer(trainer.model, self.view.rows("train"))).value
+        goal = evaluate_ema(trainer, HeldOutScorer(trainer.model, self.view.split("train"))).value
         trainer.refit = Refit(first.step - best, 2 * best, goal)
         return trainer
 

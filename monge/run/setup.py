@@ -77,7 +77,7 @@ def resolve_setup(
     origin = {
         "what": str(what) if isinstance(what, str | Path) else None,
         "name": source.name,
-        "words": [*overrides.data, *default_options],
+        "overrides": [*overrides.data, *default_options],
         "fingerprint": source.fingerprint,
     }
     metadata = {

@@ -127,7 +127,7 @@ def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[s
     """Perplexity and bits per character, and BLEU and chrF of translations."""
     if run.view.text is None:
         return {}
-    rows = run.rows(what, split)
+    rows = run.split(what, split)
     found: dict[str, Metric] = {}
     if isinstance(run.model, HasLikelihood):
         found |= perplexity(run, rows, row_likelihoods(run.model, chunks(rows), run.space.dims))
@@ -146,8 +146,8 @@ def perplexity(run: Run, rows: HeldOutRows, known: RowLikelihoods) -> dict[str, 
     count = len(known.value)
     letters = sum(len(text) for batch in chunks(rows) for text in texts_of(run, batch))
     letters += count if codec_of(run).ends else 0
-    nats = -known.score.value * count
-    share = known.score.stderr / abs(known.score.value or 1)
+    nats = -known.mean.value * count
+    share = known.mean.stderr / abs(known.mean.value or 1)
     perplexity = math.exp(nats / (known.dims * count))
     bits = nats / (letters * math.log(2))
     return {

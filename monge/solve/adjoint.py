@@ -1,11 +1,11 @@
-r"""Gradients of the solution of an equation by a second equation, solved backwards.
+r"""Gradients of the solution of an ODE by the adjoint method.
 
 For $\dot y = f_\theta(t, y)$ and a loss of y(1), the adjoint $a = \partial L / \partial y(t)$ has
 $\dot a = -a^T \partial f / \partial y$ and $\partial L / \partial \theta = \int_0^1 a^T \partial f
 / \partial \theta\, dt$ (Pontryagin 1962; Chen et al. 2018). State, adjoint and gradient are solved
-together backwards from the end, so that no forward step needs to be stored. The gradient with
-respect to the parameters is an integral and no state of the equation: it does not affect the step
-size (Kidger, Chen & Lyons 2021).
+together backwards from the end, so no forward step is stored. The gradient with respect to
+the parameters is only an integral, so it does not affect the step size (Kidger, Chen & Lyons
+2021).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def integrate_adjoint(
     end: float = 1.0,
     options: Solver = DEFAULT_SOLVER,
 ) -> State:
-    """y(end), whose gradients with respect to `start` and `params` come from the adjoint; f may
-    depend on nothing else that needs a gradient."""
+    """y(end), with gradients with respect to `start` and `params` by the adjoint method; f must
+    not depend on anything else that requires a gradient."""
     with torch.no_grad():
         reached = integrate(f, start, (begin, end), options).end
     return _Adjoint.apply((f, begin, end, options, len(start)), *reached, *start, *params)

@@ -1,9 +1,9 @@
 r"""The trace of a Jacobian, $\mathrm{tr}\, \partial v / \partial x$, row by row.
 
-Exactly, it takes a vector-Jacobian product for each of the D entries. For a random e with
-$E\, e e^T = I$, $e^T (\partial v / \partial x)\, e$ has the trace as its mean (Hutchinson 1989),
-at the price of one product; its variance is $2 \sum_{i \ne j} S_{ij}^2$ with S the symmetric part
-for signs, and $2 \sum_{ij} S_{ij}^2$ for normal e.
+The exact trace takes one vector-Jacobian product per entry. For a random e with $E\, e e^T = I$,
+$e^T (\partial v / \partial x)\, e$ is an unbiased estimate (Hutchinson 1989) at the cost of one
+product; its variance is $2 \sum_{i \ne j} S_{ij}^2$ with S the symmetric part for signs, and
+$2 \sum_{ij} S_{ij}^2$ for normal e.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Probe = Literal["rademacher", "gaussian"]
 
 
 def exact_trace(v: Map, x: Tensor) -> tuple[Tensor, Tensor]:
-    """v(x) and the trace of its Jacobian, (B,); rows of v may depend on their own x (B, ...)
-    alone. Both are differentiable where gradients are enabled."""
+    """v(x) and the trace of its Jacobian, (B,); each row of v may depend only on its own row of x
+    (B, ...). Both are differentiable if gradients are enabled."""
     keep = torch.is_grad_enabled()
     with torch.enable_grad():
         point, value = evaluate(v, x)
@@ -47,7 +47,7 @@ def hutchinson_trace(v: Map, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]
 
 
 def evaluate(v: Map, x: Tensor) -> tuple[Tensor, Tensor]:
-    """A point that requires a gradient, and v there."""
+    """A copy of x that requires a gradient, and v at it."""
     point = x if x.requires_grad else x.detach().requires_grad_()
     return point, v(point)
 
@@ -60,7 +60,7 @@ def gradient(value: Tensor, x: Tensor, keep: bool) -> Tensor:
     )[0]
 
 
-def draw_probes(
+def sample_probes(
     rows: Tensor, count: int, shape: Sequence[int], seed: int = 0, kind: Probe = "rademacher"
 ) -> Tensor:
     """Probes keyed by the row's number, float64, (B, count, *shape)."""
@@ -70,7 +70,7 @@ def draw_probes(
 
 
 def mean_and_error(estimates: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The mean of K estimates (B, K) and its standard error (B,), which needs two."""
+    """The mean of K estimates (B, K) and its standard error (B,), None if K is 1."""
     count = estimates.shape[1]
     error = estimates.std(1) / count**0.5 if count > 1 else None
     return estimates.mean(1), error

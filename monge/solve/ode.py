@@ -1,16 +1,16 @@
 r"""Ordinary differential equations $\dot y = f(t, y)$ by explicit Runge-Kutta methods.
 
 $k_i = f(t + c_i h,\; y + h \sum_{j<i} a_{ij} k_j)$ and $y(t + h) \approx y + h \sum_i b_i k_i$: a
-method is the table of its numbers (c, a, b). Dormand and Prince's (1980) holds a second row of
-weights of one order less, whose difference from the first is the error of the step; the size of
-the next step follows a proportional-integral rule (Gustafsson 1991),
+method is its tableau (c, a, b). That of Dormand and Prince (1980) has a second row of weights of
+one order less; the difference of the two results estimates the error of the step. The step size is
+set by a proportional-integral controller (Gustafsson 1991),
 
 $h' = 0.9\, h\, \epsilon_n^{-0.7/5} \epsilon_{n-1}^{0.4/5}$, where a step with $\epsilon > 1$ is
 rejected and repeated.
 
-Each row of a batch has its own step size, so that its solution does not depend on the others.
-Times may fall as well as rise. The solution is differentiable through the steps taken;
-`solve.adjoint` needs no memory for them.
+Each row of a batch has its own step size, so its solution does not depend on other rows. Times may
+increase or decrease. The solution is differentiable through the steps; `solve.adjoint` does
+without storing them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 
 @dataclass(frozen=True)
 class Tableau:
-    """The numbers of a method: nodes c, the rows of a below the first, weights b, and the weights
-    of the error if it has an error estimate."""
+    """The Butcher tableau of a method: nodes c, the rows of a after the first, weights b, and the
+    weights of the error estimate, if any."""
 
     order: int
     nodes: tuple[float, ...]
@@ -146,7 +146,7 @@ def walk(
     rises = {a < b for a, b in itertools.pairwise(times) if a != b}
     if len(rises) > 1:
         raise UsageError(
-            f"expected times that only rise or only fall, found {list(times)}; sort them"
+            f"expected increasing or decreasing times, found {list(times)}; sort them"
         )
     options.check(start[0].dtype)
     method = adaptive if options.method == "dopri5" else fixed
@@ -193,7 +193,7 @@ def adaptive(
             new = advance_state(y, step, tableau.weights, k)
             last = f(t + step, new)
             ratio = error_ratio(y, new, step, tableau.error, [*k, last], options, counted)
-            good = ratio <= 1  # false of a NaN
+            good = ratio <= 1  # false for NaN
             tally.steps, tally.rejected = tally.steps + 1, tally.rejected + int(not good.all())
             check_step(t, step, left, tally, good)
             y, first = select_accepted(good, new, y), select_accepted(good, last, first)
@@ -207,7 +207,7 @@ def adaptive(
 def stages(
     f: Field, t: Tensor, h: Tensor, y: State, tableau: Tableau, first: State
 ) -> list[State]:
-    """k_1 .. k_s of a step of length h."""
+    """The stages k_1 .. k_s of a step of length h."""
     k = [first]
     for node, row in zip(tableau.nodes[1:], tableau.rows, strict=True):
         k.append(f(t + node * h, advance_state(y, h, row, k)))
@@ -231,7 +231,7 @@ def weighted_sum(weights: Sequence[float], tensors: Sequence[Tensor]) -> Tensor:
 
 
 def along(h: Tensor, y: Tensor) -> Tensor:
-    """A number for each row, or one for all, against y (B, ...)."""
+    """One number per row, or one for all, in a shape that broadcasts with y (B, ...)."""
     return h.reshape(-1, *(1,) * (y.ndim - 1)) if h.ndim else h
 
 
@@ -260,7 +260,8 @@ def error_ratio(
 
 
 def scaled_rms(values: Sequence[Tensor], scales: Sequence[Tensor], options: Solver) -> Tensor:
-    """The root mean square of value / scale over a row or the batch, the largest of a state's."""
+    """The root mean square of value / scale over a row or the batch; the largest of a
+    state's tensors."""
     ratios = [(value / scale).square() for value, scale in zip(values, scales, strict=True)]
     if options.control == "batch":
         return torch.stack([ratio.mean() for ratio in ratios]).amax().sqrt()
@@ -297,8 +298,7 @@ def first_step(
 def next_step(
     h: Tensor, step: Tensor, ratio: Tensor, before: Tensor, good: Tensor, cut: Tensor
 ) -> Tensor:
-    """The next step size by the rule; a step that was cut short to end at a requested time
-    does not shrink it."""
+    """The next step size; a step cut short to end at a requested time does not reduce it."""
     grown = SAFETY * ratio.clamp_min(1e-10).pow(-0.7 / 5) * before.pow(0.4 / 5)
     factor = torch.where(good, grown.clamp(SHRINK, GROW), grown.clamp(SHRINK, 1.0))
     new = step * torch.where(factor.isfinite(), factor, SHRINK)

@@ -1,8 +1,8 @@
-r"""Integrals over the real line and the plane, to a known error.
+r"""Adaptive integrals over the real line and the plane, with an error estimate.
 
-The line is mapped onto (-1, 1) by $y = t / (1 - t^2)$, where every density that falls off faster
-than a power ends smoothly. Boxes are halved as long as a Gauss-Legendre rule on the halves
-disagrees with the rule on the whole, so that narrow ridges and steps get the points they need.
+The line is mapped to (-1, 1) by $y = t / (1 - t^2)$, where every density that decays faster than a
+power vanishes smoothly at the ends. Boxes are halved while a Gauss-Legendre rule on the halves
+disagrees with the rule on the whole, so narrow ridges and steps get more points.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 ORDER = 8
 """Points of the rule in each dimension."""
 BOXES = 100
-"""Boxes to begin with: fewer on a line overlook a narrow peak."""
+"""Initial boxes: with fewer, a narrow peak may be missed."""
 POINTS = 1 << 20
-"""Points after which no box is halved, where a point is cheap."""
+"""Points after which no box is halved by default."""
 
 
 def integral(
     f: Callable[[Tensor], Tensor], dims: int, wanted: float, points: int = POINTS
 ) -> tuple[Tensor, float]:
-    """The integrals (m,) of f: (N, dims) -> (N, m) over the whole of R^dims, and how uncertain
-    they are: within the tolerance, or more if that would take too many points."""
+    """The integrals (m,) of f: (N, dims) -> (N, m) over R^dims, and their estimated error:
+    within the tolerance, or larger if that would take too many points."""
     corners = grid(torch.tensor([-0.5, 0.5], dtype=torch.float64), dims)  # (2^dims, dims)
     count = round(BOXES ** (1 / dims))  # in each dimension
     axis = (2 * torch.arange(count, dtype=torch.float64) + 1) / count - 1
@@ -38,10 +38,10 @@ def integral(
         parts = rule(f, centres, half).unflatten(0, (-1, len(corners)))  # (boxes, 2^dims, m)
         gap, order = (parts.sum(1) - whole).abs().amax(1).sort()
         spent += len(centres) * ORDER**dims
-        # The boxes that agree best are done, as long as they use up no more than half of what
-        # error is left.
+        # The boxes that agree best are finished, as long as their error is at most half of what
+        # remains.
         room = (wanted - error) / 2 if spent < points else math.inf
-        fine = ~(gap.cumsum(0) > room)  # true of a NaN, which would never settle
+        fine = ~(gap.cumsum(0) > room)  # true for NaN, which would never converge
         done, rough = order[fine], order[~fine]
         total, error = total + parts[done].sum((0, 1)), error + float(gap[: len(done)].sum())
         whole = parts[rough].flatten(0, 1)
@@ -67,7 +67,7 @@ def grid(axis: Tensor, dims: int) -> Tensor:
 
 def lattice(dims: int, points: int, reach: float) -> tuple[Tensor, float]:
     """Points (points^dims, dims) of an even grid over [-reach, reach]^dims and the logarithm of
-    the volume of each: the trapezoidal rule, which is spectrally exact for what vanishes at the
-    ends."""
+    the volume of each: the trapezoidal rule, which is spectrally accurate for functions that
+    vanish at the ends."""
     axis = torch.linspace(-reach, reach, points, dtype=torch.float64)
     return grid(axis, dims), dims * float((axis[1] - axis[0]).log())

@@ -365,8 +365,8 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a resume needs: tensors by name, and counters."""
         tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"average/{name}": t for name, t in self.ema.weights.items()}
-        tensors |= {f"kept/{name}": t for name, t in self.best_weights.items()}
+        tensors |= {f"ema/{name}": t for name, t in self.ema.weights.items()}
+        tensors |= {f"best/{name}": t for name, t in self.best_weights.items()}
         names = {id(p): name for name, p in self.model.named_parameters()}
         numbers, slots_of = {}, {}
         for update, moving in zip(self.updates, self.optimisers, strict=True):
@@ -376,7 +376,7 @@ class Trainer:
                 tensors |= {f"optimiser/{update.name}/{name}": t for name, t in slots.items()}
         counters = {
             "step": self.step,
-            "stale": self.evals_without_improvement,
+            "evals_without_improvement": self.evals_without_improvement,
             "seconds": self.seconds,
             "best": None if self.best is None else self.best.to_dict(),
             "best_step": self.best_step,
@@ -394,7 +394,7 @@ class Trainer:
 
         try:
             self.model.load_state_dict(under("model/"))
-            self.ema.restore({k: v.to(self.device) for k, v in under("average/").items()})
+            self.ema.restore({k: v.to(self.device) for k, v in under("ema/").items()})
             params = dict(self.model.named_parameters())
             for update, moving, settings in zip(
                 self.updates, self.optimisers, self.settings, strict=True
@@ -408,12 +408,13 @@ class Trainer:
                         )
                     unpack(moving, params, slots, counters["optimiser"][update.name])
                     check_slots(moving, settings)
-            self.best_weights = under("kept/")
+            self.best_weights = under("best/")
             self.best = None if counters["best"] is None else Metric(**counters["best"])
             check_same_names(
                 "best weights", self.best_weights, self.model.state_dict() if self.best else ()
             )
-            self.step, self.evals_without_improvement = counters["step"], counters["stale"]
+            self.step = counters["step"]
+            self.evals_without_improvement = counters["evals_without_improvement"]
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None
         except (KeyError, RuntimeError, AttributeError, TypeError, ValueError) as error:

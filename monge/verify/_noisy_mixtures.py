@@ -74,9 +74,6 @@ class NoisyGaussianMixture:
         return self.means[which] + self.scales[which, None] * noise
 
 
-GaussianMixture = NoisyGaussianMixture
-
-
 def line() -> NoisyGaussianMixture:
     """Three normals on a line."""
     return NoisyGaussianMixture(

@@ -92,7 +92,7 @@ def afresh(model: NADE, batch: Batch, member: int, entry: int) -> Tensor:
     return net.bias[own] + hidden @ net.out[own].T
 
 
-def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
+def x53_parameter_count_matches_the_formula(model: HasConditionals) -> Residual:
     """Tables of n bits have 2^n - 1 parameters, an FVSBN n(n+1)/2 or n.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10; Neal 1992,

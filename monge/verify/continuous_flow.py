@@ -16,7 +16,7 @@ from ..models.flow._continuous import ContinuousBijection
 from ..nn.layers.activation import Activation
 from ..nn.mlp import MLP
 from ..solve.adjoint import integrate_adjoint
-from ..solve.jacobian_trace import draw_probes, exact_trace, hutchinson_trace, mean_and_error
+from ..solve.jacobian_trace import exact_trace, hutchinson_trace, mean_and_error, sample_probes
 from ..solve.ode import TABLEAUX, Solver, integrate_one
 from ._helpers import gap, jacobian, most, normal
 from .framework import Residual
@@ -84,7 +84,7 @@ def x79_hutchinson_is_unbiased() -> Residual:
     _, exact = exact_trace(lambda y: velocity(y, t, context), x)
     away = []
     for kind in ("rademacher", "gaussian"):
-        probes = draw_probes(torch.arange(1), PROBES, (DIMS,), 1, kind)
+        probes = sample_probes(torch.arange(1), PROBES, (DIMS,), 1, kind)
         _, found = hutchinson_trace(lambda y: velocity(y, t, context), x, probes)
         mean, error = mean_and_error(found)
         assert error is not None

@@ -71,13 +71,13 @@ def bound(model: HasPosterior, batch: Batch) -> Tensor:
         normal = (-square / 2).exp() * (2 * math.pi) ** (-model.latent.dims / 2)
         terms = model.log_joint(batch, z)
         terms = terms - (
-            model.log_posterior(batch, z) if rate is None else model.log_prior(batch, z)
+            model.log_posterior(batch, z) if kl is None else model.log_prior(batch, z)
         )
         return normal * terms
 
-    rate = model.rate(batch)
+    kl = model.analytic_kl(batch)
     found = over_codes(model, batch, term)
-    return found if rate is None else found - rate
+    return found if kl is None else found - kl
 
 
 def evidence(model: HasPosterior, batch: Batch) -> Tensor:
@@ -101,14 +101,14 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
     return found
 
 
-def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch) -> Residual:
+def x59_kl_term_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch) -> Residual:
     """KL term = E_q[log q(z|x) - log p(z)], in standard errors.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.3."""
-    rate = model.rate(batch)
-    if rate is None:
+    kl = model.analytic_kl(batch)
+    if kl is None:
         raise SkipIdentity("its KL term has no closed form")
-    return apart([log_ratios(model, batch, SAMPLES)], rate)
+    return apart([log_ratios(model, batch, SAMPLES)], kl)
 
 
 def x59_score_is_the_bound(model: HasPosterior, batch: Batch) -> Residual:
@@ -123,13 +123,13 @@ def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Resid
     """E_q[log p(x,z) - log q(z|x)] = E_q log p(x|z) - KL, in standard errors.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 6 and 7."""
-    rate = model.rate(batch)
-    if rate is None:
+    kl = model.analytic_kl(batch)
+    if kl is None:
         raise SkipIdentity("its KL term has no closed form")
     log_p = over_samples(
         model, batch, SAMPLES, lambda z: model.log_joint(batch, z) - model.log_prior(batch, z)
     )
-    return apart([log_weights(model, batch, SAMPLES), log_p - rate])
+    return apart([log_weights(model, batch, SAMPLES), log_p - kl])
 
 
 def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:
@@ -165,7 +165,7 @@ def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Res
     return Residual(float(excess.clamp(min=0)), MAX_STANDARD_ERRORS)
 
 
-def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
+def x62_level_kls_add_up_to_the_kl(model: HasLevels, batch: Batch) -> Residual:
     """sum_t E_q KL_t = E_q[log q(z|x) - log p(z)], in standard errors.
 
     Source: Cover & Thomas 2006, Elements of Information Theory, theorem 2.5.3; Sønderby et al.
@@ -173,10 +173,10 @@ def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
 
     def both(z: Tensor) -> Tensor:  # (S, B, *latent) -> (S, 2 B)
         ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
-        return torch.cat([model.level_rates(batch, z).sum(-1), ratio], 1)
+        return torch.cat([model.level_kls(batch, z).sum(-1), ratio], 1)
 
-    rates, ratios = over_samples(model, batch, SAMPLES, both).chunk(2, 1)
-    gaps = rates - ratios
+    kls, ratios = over_samples(model, batch, SAMPLES, both).chunk(2, 1)
+    gaps = kls - ratios
     error = gaps.std(0) / SAMPLES**0.5 + 1e-12 * (1 + ratios.abs().mean(0))
     return Residual(float((gaps.mean(0).abs() / error).amax()), MAX_STANDARD_ERRORS)
 

@@ -217,7 +217,7 @@ def random_rows(space: Space, n: int, generator: Generator) -> Batch:
     uniform = torch.where(lean < 0.5, cause, own)  # (n, D)
     entries = [quantile(part, uniform[:, i]) for i, part in enumerate(space.parts)]
     x = torch.stack(entries, 1).reshape(n, *space.shape)
-    if space.is_picture:
+    if space.is_image:
         halves = (space.shape[0], *(side // 2 for side in space.shape[1:]))
         small = {name for name, part in space.given.items() if part.shape == halves}
         given |= {name: Batch(F.avg_pool2d(x, 2).round()) for name in small}

@@ -25,7 +25,7 @@ from ..models.diffusion._likelihood import alpha_sigma_columns, sample_diffusion
 from ..models.diffusion._parameterisation import DenoiserPrediction, regression_target
 from ..models.diffusion._samplers import ancestral, ddim
 from ..prob.noise_schedule import NoiseProcess
-from ..solve.jacobian_trace import draw_probes, hutchinson_trace
+from ..solve.jacobian_trace import hutchinson_trace, sample_probes
 from ..solve.ode import Solver, State, integrate
 from ._helpers import gap, most, normal
 from .diffusion import TARGETS, log_normal, relative
@@ -222,7 +222,7 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
         model.encode_conditions(row.given, SAMPLES),
         alpha_sigma_columns(model.schedule, log_snr),
     )
-    probes = draw_probes(torch.arange(SAMPLES), 1, y.shape[1:], 0).to(y.dtype)
+    probes = sample_probes(torch.arange(SAMPLES), 1, y.shape[1:], 0).to(y.dtype)
     s, trace = hutchinson_trace(
         lambda z: model.predict_at(z, log_snr, context).score, alpha * y + sigma * noise, probes
     )

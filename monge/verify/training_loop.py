@@ -139,7 +139,7 @@ def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
     """Features of training rows: mean 0, standard deviation 1 (float32).
 
     Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
-    rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
+    rows = open_data((5 + 3 * normal(400, 3)).float()).view().split("train")
     features = Features(rows.space).double()(rows.whole().double())
     return Residual(
         most(
@@ -155,7 +155,7 @@ def x48_test_rows_are_read_with_training_statistics() -> Residual:
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.10."""
     source = open_data((5 + 3 * normal(400, 3)).float())
     view = source.view()
-    train, test = (view.rows(split).whole().x.double() for split in ("train", "test"))
+    train, test = (view.split(split).whole().x.double() for split in ("train", "test"))
     features = Features(view.space).double()(Batch(test))
     back = features * train.std(0, correction=0) + train.mean(0)
     return Residual(gap(back, test), 1e-5)

@@ -1,6 +1,7 @@
 """Config: frozen, checked by its hints, unchanged by JSON, changed by overrides."""
 
 import json
+from dataclasses import fields
 from typing import Annotated, Literal
 
 import pytest
@@ -187,3 +188,15 @@ def test_a_part_is_chosen_before_its_fields_are_set():
     both = Pair.Config().override("depth=9", "left=mlp")
     assert both == Pair.Config().override("left=mlp", "depth=9")
     assert both.left.depth == 9
+
+
+@pytest.mark.parametrize("kind", [OptimiserConfig, TrainConfig])
+def test_other_common_names_of_training_settings_lead_to_the_right_one(kind):
+    known = {field.name for field in fields(kind)}
+    assert set(kind.aliases.values()) <= known
+    assert not set(kind.aliases) & known
+    for name, meant in kind.aliases.items():
+        with pytest.raises(UsageError, match=rf"'{name}'.* {meant}\?"):
+            kind().override(f"{name}=1")
+    with pytest.raises(UsageError, match=r"'learing_rate'.* lr\?"):
+        kind().override("learing_rate=1")

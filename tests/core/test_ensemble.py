@@ -226,7 +226,7 @@ def test_a_run_keeps_its_ensemble(tmp_path, capsys):
     assert isinstance(loaded.model, Ensemble)
     assert loaded.title == "2 x autoregressive.made on moons"
     assert loaded.sample(5).shape == run.sample(5).shape
-    assert loaded.score().kind == "exact"
+    assert loaded.log_likelihood().kind == "exact"
     assert "out_of_bag_log_likelihood" in loaded.evaluate()
     assert attempt(["fit", "--resume", str(run.folder), "--budget", "30steps", "-q"]) == 0
     assert monge.load(run.folder).result["step"] == 30

@@ -178,7 +178,7 @@ trees = st.recursive(
     leaves,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["is", "width", "part", "x"]), inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["is", "width", "run", "x"]), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -256,9 +256,9 @@ class Owner(Configured):
     [
         ("weight", 10**400),
         ("weight", "9" * 9999),
-        ("helper", {"part": 3}),
-        ("helper", {"part": []}),
-        ("helper", {"run": "x"}),
+        ("helper", {"run": 3}),
+        ("helper", {"run": []}),
+        ("helper", {"folder": "x"}),
         ("net", {"is": "net/mlp", "width": [[]]}),
     ],
 )

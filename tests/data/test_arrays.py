@@ -36,7 +36,7 @@ rng = np.random.default_rng(0)
 def test_the_type_of_an_array_says_what_it_holds(array, kind, shape, size):
     view = data.open(array).view()
     assert (view.space.kind, view.space.shape, view.space.size) == (kind, shape, size)
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     assert batch.x.shape == (len(array), *shape)
     back = view.decode(batch.x)
     assert back.shape == array.shape
@@ -50,9 +50,9 @@ def test_the_type_of_an_array_says_what_it_holds(array, kind, shape, size):
 def test_what_was_opened_does_not_change_with_the_array():
     images = rng.integers(0, 256, (5, 4, 4), dtype=np.uint8)
     source = data.open(images)
-    before = source.view().rows("all").whole().x.clone()
+    before = source.view().split("all").whole().x.clone()
     images[:] = 0
-    assert torch.equal(source.view().rows("all").whole().x, before)
+    assert torch.equal(source.view().split("all").whole().x, before)
 
 
 def test_pairs_have_an_event_and_a_target():
@@ -69,18 +69,18 @@ def test_pairs_have_an_event_and_a_target():
     assert (frame.main, frame.target) == (("a",), "kind")
     assert list(frame.view(target="kind").space.given) == ["inputs"]
     truth = data.open((rng.normal(size=(9, 2)), np.arange(9) % 2 == 0)).view(target="y")
-    assert truth.decode(truth.rows("all").whole().x).tolist() == (np.arange(9) % 2 == 0).tolist()
+    assert truth.decode(truth.split("all").whole().x).tolist() == (np.arange(9) % 2 == 0).tolist()
     many = data.open((rng.normal(size=(300, 2)), np.arange(300)))
     assert many.fields["y"].space.kind == "counts"
 
 
 def test_tensors_datasets_and_rows():
     x, y = torch.randn(12, 2), torch.arange(12) % 2
-    assert torch.equal(data.open(x).view().rows("all").whole().x, x)
+    assert torch.equal(data.open(x).view().split("all").whole().x, x)
     labelled = data.open(TensorDataset(x, y))
     assert labelled.name == "tensordataset"
-    assert torch.equal(labelled.view().rows("all").whole().x, x)
-    assert torch.equal(labelled.view(target="y").rows("all").whole().x, y)
+    assert torch.equal(labelled.view().split("all").whole().x, x)
+    assert torch.equal(labelled.view(target="y").split("all").whole().x, y)
     assert data.open(TensorDataset(x)).view().space.shape == (2,)
     assert data.open([[1.5, 2.5]] * 4).view().space.shape == (2,)
     assert data.open(row for row in x).view().space.shape == (2,)
@@ -93,7 +93,7 @@ def test_missing_entries_of_an_array():
     x = rng.normal(size=(20, 3))
     x[4, 1] = np.nan
     view = data.open(x).view()
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     assert view.space.missing
     assert (~batch.observed).nonzero().tolist() == [[4, 1]]
     assert batch.x.isfinite().all()

@@ -56,7 +56,7 @@ def test_files_come_back_exactly(tmp_path, bits, channels):
     space = view.space
     assert (space.kind, space.size, space.varies) == ("levels", 2**bits, True)
     assert space.shape == ((41,) if channels == 1 else (41, 2))
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     decoded = view.decode(batch.x)
     for found, length, samples in zip(decoded, batch.length.tolist(), sounds, strict=True):
         assert found.dtype == samples.dtype
@@ -80,7 +80,7 @@ def test_levels_are_in_the_order_of_the_amplitude(tmp_path):
             path.parent,
             {f"{i}.wav": Clip(np.array([low, high - 1], dtype), 8000, bits) for i in range(3)},
         )
-        assert data.open(path.parent).view().rows("all").whole().x[0].tolist() == [0, 2**bits - 1]
+        assert data.open(path.parent).view().split("all").whole().x[0].tolist() == [0, 2**bits - 1]
 
 
 def test_what_the_standard_library_wrote_is_read(tmp_path):
@@ -126,7 +126,7 @@ def test_floats_of_both_sizes_stand_beside_one_another(tmp_path):
     )
     view = data.open(tmp_path).view()
     assert view.sound.bits == 32
-    assert np.array_equal(view.decode(view.rows("all").whole().x)[1], np.float32(sounds[1]))
+    assert np.array_equal(view.decode(view.split("all").whole().x)[1], np.float32(sounds[1]))
     fill(tmp_path, {"2.wav": Clip(np.array([0.5, 1e300]), 8000, 64)})
     with pytest.raises(DataError, match=r"row 3 of 2\.wav"):
         data.open(tmp_path)
@@ -150,7 +150,7 @@ def test_floats_are_real_and_other_chunks_are_passed_over(tmp_path):
     fill(tmp_path, {f"{i}.wav": Clip(s, 8000, 32) for i, s in enumerate(sounds)})
     view = data.open(tmp_path).view()
     assert view.space.kind == "real"
-    assert np.array_equal(view.decode(view.rows("all").whole().x)[1][:5], sounds[1])
+    assert np.array_equal(view.decode(view.split("all").whole().x)[1][:5], sounds[1])
     content = (tmp_path / "0.wav").read_bytes()
     odd = wav.chunk(b"LIST", b"INFOdata!")  # padded to an even length, and names another chunk
     head = (
@@ -170,10 +170,10 @@ def test_floats_are_real_and_other_chunks_are_passed_over(tmp_path):
 def test_floats_that_are_no_amplitudes_are_refused(tmp_path):
     loud = {f"{i}.wav": Clip(np.array([0.5, 1.5, -0.25], np.float32), 8000, 32) for i in range(3)}
     fill(tmp_path / "loud", loud)
-    with pytest.raises(DataError, match=r"amplitudes from -1 to 1, and the floats reach 1\.5"):
+    with pytest.raises(DataError, match=r"\+mulaw.* 1\.5"):
         data.open(f"{tmp_path / 'loud'}+mulaw")
     fill(tmp_path / "bad", loud | {"1.wav": Clip(np.array([0.5, np.nan], np.float32), 8000, 32)})
-    with pytest.raises(DataError, match=r"row 2 of 1.wav holds samples that are not finite"):
+    with pytest.raises(DataError, match=r"row 2 of 1.wav"):
         data.open(tmp_path / "bad")
 
 
@@ -187,11 +187,11 @@ def header(code=1, channels=1, rate=8000, block=2, bits=16, body=b"\0" * 20):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"ID3\x04 this is no wav at all", r"does not begin as a wav.*ffmpeg -i bad.wav"),
-        (b"RIFF", "does not begin as a wav"),
-        (header()[:12], "no format or no sound"),
-        (header()[:-7], r"breaks off: it has 13 bytes of sound where its header says 20"),
-        (header(body=b"\0" * 21, block=2), "breaks off"),
+        (b"ID3\x04 this is no wav at all", r"RIFF.*ffmpeg -i bad.wav"),
+        (b"RIFF", "RIFF"),
+        (header()[:12], "bad.wav"),
+        (header()[:-7], r"20 bytes.* 13"),
+        (header(body=b"\0" * 21, block=2), "21 bytes.* 2, found 21"),
         (header(body=b""), "has no samples"),
         (header(code=0x11, bits=4), r"holds ADPCM.*ffmpeg -i bad.wav -c:a pcm_s16le bad-pcm.wav"),
         (header(code=0x55, bits=0), "holds MP3"),
@@ -234,7 +234,7 @@ def test_mono_and_resample_keep_a_tone(tmp_path):
     fill(tmp_path, {f"{i}.wav": Clip(np.stack([tone, tone], 1), 16000, 16) for i in range(3)})
     view = data.open(f"{tmp_path}+mono+resample8000").view()
     assert (view.sound.rate, view.space.shape) == (8000, (8000,))
-    found = view.decode(view.rows("all").whole().x)[0]
+    found = view.decode(view.split("all").whole().x)[0]
     assert np.abs(found[50:-50] - tone[::2][50:-50]).max() <= 100
     assert np.abs(np.fft.rfft(found)).argmax() == 440
 
@@ -251,7 +251,7 @@ def test_mulaw_is_the_curve_and_comes_back(tmp_path):
     view = data.open(f"{tmp_path}+mulaw").view()
     assert (view.space.kind, view.space.size) == ("levels", 256)
     assert data.open(f"{tmp_path}+mulaw").tensors["sound"].flat.dtype == torch.uint8
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     back = view.decode(batch.x)[0][: len(sounds[0])]
     assert back.dtype == np.int16
     half = 1.03 * 2**15 * 256 * np.log(256) / 255 / 255
@@ -264,7 +264,7 @@ def test_mulaw_is_the_curve_and_comes_back(tmp_path):
             for i, n in enumerate(batch.length.tolist())
         },
     )
-    assert torch.equal(data.open(f"{other}+mulaw").view().rows("all").whole().x, batch.x)
+    assert torch.equal(data.open(f"{other}+mulaw").view().split("all").whole().x, batch.x)
 
 
 def test_names_of_files_are_labels(tmp_path):
@@ -273,7 +273,7 @@ def test_names_of_files_are_labels(tmp_path):
     assert list(source.fields) == ["sound", "part1", "part2", "part3"]
     assert source.fields["part2"].codec.names == ("ann", "bob")
     view = source.view(given=["part2"])
-    assert view.rows("all").whole().given["part2"].x.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert view.split("all").whole().given["part2"].x.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
     assert view.encode_given("part2", "bob").x.tolist() == [1]
     named = data.open(tmp_path, "parts=digit,speaker,take")
     assert list(named.fields) == ["sound", "digit", "speaker", "take"]
@@ -297,7 +297,7 @@ def test_folders_are_labels_and_splits(tmp_path):
     assert len(source.splits["test"]) == 4
     assert source.view(target="label").space.given["sound"].varies
     fill(tmp_path / "a" / "train", {"loose.wav": Clip(noise(16, 9), 8000, 16)})
-    with pytest.raises(DataError, match="both in itself and in class folders"):
+    with pytest.raises(DataError, match="class folders"):
         data.open(tmp_path / "a")
 
 
@@ -324,18 +324,18 @@ def test_other_sound_is_read_in_the_terms_of_a_run(tmp_path):
     kept = data.open(f"{tmp_path / 'a'}+mulaw").view().to_dict()
     same = data.open(f"{tmp_path / 'a'}+mulaw", fields=kept)
     assert same.view().space.shape == (41,)
-    with pytest.raises(DataError, match=r"16-bit levels where the run has mu-law.*with \+mulaw"):
+    with pytest.raises(DataError, match=r"16-bit.*\+mulaw"):
         data.open(tmp_path / "a", fields=kept)
     write_sounds(tmp_path / "fast", rate=16000)
-    with pytest.raises(DataError, match=r"16000 Hz where the run has 8000 Hz.*\+resample8000"):
+    with pytest.raises(DataError, match=r"16000 Hz.* 8000 Hz.*\+resample8000"):
         data.open(f"{tmp_path / 'fast'}+mulaw", fields=kept)
     write_sounds(tmp_path / "long", lengths=(30, 99, 12, 30, 25, 19, 33, 20))
-    with pytest.raises(DataError, match=r"99 steps where the run has at most 41.*\+cut41"):
+    with pytest.raises(DataError, match=r"99 steps.* 41.*\+cut41"):
         data.open(f"{tmp_path / 'long'}+mulaw", fields=kept)
     assert len(data.open(f"{tmp_path / 'long'}+mulaw+cut41", fields=kept)) == 8
     named = data.open(tmp_path / "a", "parts=digit,speaker,take").view(given=["speaker"]).to_dict()
     again = data.open(tmp_path / "a", fields=named).view(given=["speaker"])  # named as in the run
-    assert again.rows("all").whole().given["speaker"].x.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert again.split("all").whole().given["speaker"].x.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
     fill(tmp_path / "bare", {f"{i}.wav": Clip(noise(16, 20), 8000, 16) for i in range(3)})
     with pytest.raises(DataError, match="lacks speaker"):
         data.open(tmp_path / "bare", fields=named)

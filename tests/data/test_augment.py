@@ -39,7 +39,7 @@ def test_only_training_batches_change_and_the_generator_decides():
     assert not torch.equal(first, batch(plain).given["x"].x)
     assert torch.equal(batch(rows).x, batch(plain).x)  # labels do not move
     assert torch.equal(
-        batch(view("augment=shift2").rows("train")).given["x"].x, batch(plain).given["x"].x
+        batch(view("augment=shift2").split("train")).given["x"].x, batch(plain).given["x"].x
     )  # a split as it is
 
 
@@ -107,7 +107,7 @@ def test_support_is_kept_and_a_lone_picture_is_noted():
     x = batch(found.training(), n=200).x
     assert torch.equal(x, x.round())
     assert (x.min(), x.max()) == (0, 16)
-    assert "changes what is modelled" in found.notes[-1]
+    assert "data.augment" in found.notes[-1]
     assert not view("augment=flip").augment.notes
     assert "takes y to be the same" in view("augment=flip", y=LABELS / 2).notes[-1]
     drawn = data.open("digits+binarise", "augment=shift1").view().training()
@@ -192,14 +192,18 @@ def test_a_run_remembers_what_was_proposed_and_resumes_bit_for_bit(tmp_path, mon
     once, twice = (
         start("predict.mlp", "digits", *words, out=tmp_path / name) for name in ("once", "twice")
     )
-    assert once.metadata["data"]["words"] == ["rows=200", "augment=shift1,noise5", "balance=true"]
+    assert once.metadata["data"]["overrides"] == [
+        "rows=200",
+        "augment=shift1,noise5",
+        "balance=true",
+    ]
     assert list(once.train("12steps"))
     assert list(twice.train("5steps"))
     assert list(load(tmp_path / "twice").train("12steps"))
     tensors = [load_file(tmp_path / name / "last.safetensors") for name in ("once", "twice")]
     assert all(torch.equal(tensors[0][key], tensors[1][key]) for key in tensors[0])
     plain = start("predict.mlp", "digits", *words, "data.augment=none", out=tmp_path / "plain")
-    assert plain.metadata["data"]["words"] == ["rows=200", "augment=none", "balance=true"]
+    assert plain.metadata["data"]["overrides"] == ["rows=200", "augment=none", "balance=true"]
 
 
 def test_conditions_are_named_as_the_event_is_not():

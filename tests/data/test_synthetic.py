@@ -12,7 +12,7 @@ from monge import data
 @pytest.mark.parametrize("name", ["strokes", "sines", "shapes"])
 def test_rows_are_functions_of_their_own_number(name):
     def rows(*words):
-        return data.open(name, *words).view().rows("all").whole()
+        return data.open(name, *words).view().split("all").whole()
 
     few, more = rows("rows=40"), rows("rows=60")
     width = few.x.shape[1]
@@ -23,7 +23,7 @@ def test_rows_are_functions_of_their_own_number(name):
 
 def test_strokes_have_lengths_letters_and_hands():
     source = data.open("strokes", "rows=600")
-    batch = source.view(given=["letter", "style"]).rows("all").whole()
+    batch = source.view(given=["letter", "style"]).split("all").whole()
     assert batch.x.shape[2] == 2
     assert batch.length.min() >= 16
     assert batch.length.max() == 32
@@ -45,7 +45,7 @@ def test_strokes_have_lengths_letters_and_hands():
 
 def test_the_period_of_a_wave_is_its_field():
     source = data.open("sines", "rows=200")
-    x = source.view().rows("all").whole().x.double()
+    x = source.view().split("all").whole().x.double()
     period = source.tensors["period"].double()
     time = torch.arange(48).double()
     angle = 2 * math.pi * time / period[:, None]
@@ -58,7 +58,7 @@ def test_the_period_of_a_wave_is_its_field():
 
 def test_a_wedge_is_where_its_factors_say():
     source = data.open("shapes", "rows=1500")
-    x = source.view().rows("all").whole().x[:, 0]
+    x = source.view().split("all").whole().x[:, 0]
     factors = {
         name: source.tensors[name].numpy() for name in ("across", "down", "size", "rotation")
     }

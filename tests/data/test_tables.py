@@ -33,7 +33,7 @@ def written(tmp_path, text, name="t.csv"):
 
 def whole(view):
     """Every row with NaN (or -1) where nothing was seen, as `decode` takes it."""
-    batch = view.rows("all").whole()
+    batch = view.split("all").whole()
     if batch.observed is None:
         return batch.x
     hole = torch.nan if batch.x.is_floating_point() else -1
@@ -99,12 +99,12 @@ def test_kinds_of_columns(tmp_path):
 
 def test_missing_cells_are_kept_named_or_dropped(tmp_path):
     path = written(tmp_path, MIXED)
-    batch = data.open(path).view().rows("all").whole()
+    batch = data.open(path).view().split("all").whole()
     assert (~batch.observed).nonzero().tolist() == [[2, 1], [3, 2]]
     assert batch.x.isfinite().all()
     named = data.open(path, "missing=category")
     assert named.fields["work"].codec.names[-1] == "(missing)"
-    assert (~named.view().rows("all").whole().observed).nonzero().tolist() == [[3, 2]]
+    assert (~named.view().split("all").whole().observed).nonzero().tolist() == [[3, 2]]
     assert named.view().decode(whole(named.view()))["work"].isna().sum() == 1
     dropped = data.open(path, "missing=drop")
     assert len(dropped) == 3
@@ -269,7 +269,7 @@ def test_homogeneous_tables_are_one_space():
     assert (binary.kind, binary.shape) == ("binary", (2,))
     single = data.open(pd.DataFrame({"a": ["x", "y", "x"]})).view()
     assert (single.space.kind, single.space.shape) == ("label", ())
-    assert single.rows("all").whole().x.dtype == torch.int64
+    assert single.split("all").whole().x.dtype == torch.int64
 
 
 def test_words_choose_columns():
@@ -329,8 +329,8 @@ LONG = "a\n" + "".join(f"name{i}\n" for i in range(150))
         ("a,b\n1,2\n\n3,inf\n4,5\n", "column 'b', row 4 .*: inf is not finite"),
         ("a\n1e300\n2.5\n3\n", "row 2 .*too large"),
         ("a,b\n1,2\n3,4\n", "at least 3"),
-        ("a,b\n1,\n3,\n4,\n", "'b' has no values; leave it out with data.drop=b"),
-        (LONG, "'a' has 150 names in 150 rows.*data.drop=a"),
+        ("a,b\n1,\n3,\n4,\n", "'b' .*data.drop=b"),
+        (LONG, "'a' .*150 rows.*data.drop=a"),
     ],
 )
 def test_bad_tables_get_one_sentence(tmp_path, text, sentence):
@@ -346,11 +346,11 @@ def test_other_bad_tables_get_one_sentence(tmp_path):
     with pytest.raises(DataError, match="not UTF-8"):
         data.open(tmp_path / "latin.csv")
     (tmp_path / "bad.csv.gz").write_bytes(b"no gzip")
-    with pytest.raises(DataError, match=r"bad.csv.gz cannot be read"):
+    with pytest.raises(DataError, match=r"bad.csv.gz"):
         data.open(tmp_path / "bad.csv.gz")
     with pytest.raises(DataError, match="a list is neither"):
         data.open(pd.DataFrame({"t": [[1], [2], [3]]}))
-    with pytest.raises(DataError, match="every row of frame has a missing cell"):
+    with pytest.raises(DataError, match=r"frame .*data\.missing=keep"):
         data.open(pd.DataFrame({"a": [1.5, None, None], "b": [None, 2.5, 3.5]}), "missing=drop")
     with pytest.raises(DataError, match="two columns of one name"):
         data.open(pd.DataFrame([[1, 2]] * 4, columns=["a", "a"]))
@@ -383,9 +383,7 @@ def test_every_column_that_cannot_be_read_is_told_at_once(tmp_path):
     rows = "".join(f"user{i},{i if i else 'oops'},,{i % 7}.5\n" for i in range(150))
     with pytest.raises(
         DataError,
-        match=r"3 columns cannot be read as they are: 'who' has 150 "
-        r"names.*'n' has 'oops' where a number belongs, 'e' has no values; leave "
-        r"out with data\.drop=who,e and .* data\.text=missing",
+        match=r"3 columns.*'who'.* 150 .*'n'.*'oops'.*'e'.*data\.drop=who,e .*data\.text=missing",
     ):
         data.open(written(tmp_path, "who,n,e,x\n" + rows))
 
@@ -398,7 +396,7 @@ def test_whole_floats_with_missing_cells_are_counts(tmp_path):
 def test_a_column_that_numbers_the_rows_is_told_of(tmp_path):
     text = "id,x\n" + "".join(f"{1000 + i},{i % 5}.5\n" for i in range(30))
     source = data.open(written(tmp_path, text))
-    assert "number of its row is in id; leave it out with data.drop=id" in source.notes[0]
+    assert "data.drop=id" in source.notes[0]
 
 
 def test_numbers_far_from_zero_keep_their_digits(tmp_path):
@@ -406,14 +404,14 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
     source = data.open(written(tmp_path, "t,x,wide\n" + rows))
     assert [field.space.kind for field in source.fields.values()] == ["counts", "real", "real"]
     view = source.view()
-    decoded = view.decode(view.rows("all").whole().x)
+    decoded = view.decode(view.split("all").whole().x)
     assert decoded["t"].tolist() == [1700000000 + 7 * i for i in range(40)]
     np.testing.assert_allclose(decoded["x"] - 1e15, np.arange(40) / 4)
     assert source.summary()[0]["low"] >= 1700000000
     other = data.open(
         written(tmp_path, "t,x,wide\n1700000014,1e15,0\n"), fields=source.fields_dict()
     )
-    assert view.decode(other.view().rows("all").whole().x)["t"].tolist() == [1700000014]
+    assert view.decode(other.view().split("all").whole().x)["t"].tolist() == [1700000014]
 
 
 @pytest.mark.parametrize(
@@ -422,4 +420,4 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
 )
 def test_integers_that_int64_cannot_hold_come_back_as_they_were(tmp_path, text, first):
     view = data.open(written(tmp_path, "a,b\n" + f"{text},1.5\n5,2.5\n7,3.5\n" * 4)).view()
-    assert view.decode(view.rows("all").whole().x)["a"][0] == first
+    assert view.decode(view.split("all").whole().x)["a"][0] == first

@@ -47,7 +47,7 @@ def test_a_column_of_sentences_is_text_and_no_part_of_the_rows(tmp_path):
             == data.open(frame[["a", "b"]]).splits["train"].tolist()
         )
     view = source.view(given=["caption"])
-    shown = view.rows("train").batch(torch.arange(3)).given["caption"]
+    shown = view.split("train").batch(torch.arange(3)).given["caption"]
     codec = source.fields["caption"].codec
     assert codec.spell(shown.x[0][: shown.length[0]]) in set(frame["caption"])
 
@@ -58,10 +58,10 @@ def test_what_repeats_is_text_where_the_words_say_so_and_names_otherwise():
     told = data.open(frame, "sentences=caption", "tokens=words")
     assert told.fields["caption"].space.kind == "tokens"
     assert told.name.endswith("+words")
-    with pytest.raises(UsageError, match=r"data\.sentences=captoin: there is no such column; did"):
+    with pytest.raises(UsageError, match=r"data\.sentences=captoin.* caption"):
         data.open(frame, "sentences=captoin")
     frame.loc[4, "caption"] = None
-    with pytest.raises(DataError, match="'caption', row 5 holds no text; fill it in"):
+    with pytest.raises(DataError, match="'caption', row 5 "):
         data.open(frame, "sentences=caption")
 
 
@@ -96,7 +96,7 @@ def test_a_folder_tells_of_its_pictures(tmp_path):
         "caption": "tokens",
         "size": "real",
     }
-    batch = source.view(given=["caption", "size"]).rows("train").batch(torch.arange(5))
+    batch = source.view(given=["caption", "size"]).split("train").batch(torch.arange(5))
     codec, told = source.fields["caption"].codec, batch.given["caption"]
     for x, row, length, size in zip(
         batch.x, told.x, told.length, batch.given["size"].x, strict=True
@@ -109,10 +109,10 @@ def test_a_folder_tells_of_its_pictures(tmp_path):
 def test_a_folder_that_tells_too_little_is_refused(tmp_path):
     folder = pictures(tmp_path / "grey", 12)
     Image.fromarray(np.zeros((6, 6), np.uint8)).save(folder / "stray.png")
-    with pytest.raises(DataError, match=r"metadata\.csv has no line for stray\.png; add one"):
+    with pytest.raises(DataError, match=r"metadata\.csv .* stray\.png"):
         data.open(folder)
     (folder / "metadata.csv").write_text("name,caption\na,b\nc,d\n", encoding="utf-8")
-    with pytest.raises(DataError, match="has no column file_name, only name, caption; name"):
+    with pytest.raises(DataError, match="file_name, only name, caption"):
         data.open(folder)
 
 

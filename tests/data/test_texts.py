@@ -48,7 +48,7 @@ def spelled(view, batch) -> list[str]:
 @pytest.mark.parametrize("unit", ["chars", "words", "bytes", "bpe"])
 def test_running_text_comes_in_consecutive_blocks_that_come_back(verses, unit):
     source = data.open(verses, f"tokens={unit}", "context=32", "vocabulary=300")
-    rows = [source.view().rows(split).whole() for split in ("train", "valid", "test")]
+    rows = [source.view().split(split).whole() for split in ("train", "valid", "test")]
     space = source.view().space
     assert (space.kind, space.varies, space.end, space.shape) == ("tokens", True, None, (32,))
     assert rows[0].x.dtype == torch.int64
@@ -64,7 +64,7 @@ def test_validation_is_read_off_all_parts_of_a_long_text(tmp_path):
     (tmp_path / "long.txt").write_text(text)
     view = data.open(tmp_path / "long.txt", "context=8", "lines=running").view()
     parts = {
-        split: "".join(spelled(view, view.rows(split).whole()))
+        split: "".join(spelled(view, view.split(split).whole()))
         for split in ("train", "valid", "test")
     }
     assert sorted("".join(parts.values())) == sorted(text)
@@ -88,13 +88,13 @@ def test_words_beyond_the_vocabulary_are_one_symbol_and_the_name_says_so(verses)
 
 def test_lines_end_with_a_symbol_and_are_drawn_into_splits(names):
     view = data.open(names).view()
-    batch = view.rows("train").whole()
+    batch = view.split("train").whole()
     ends = batch.x.gather(1, batch.length[:, None] - 1)[:, 0]
     assert (ends == view.space.end).all()
     assert view.space.end == view.space.size - 1
     assert (batch.x == view.space.end).sum() == len(batch)
     assert all(text.startswith("name") for text in view.decode(batch.x))
-    assert len(view.rows("test")) == 6
+    assert len(view.split("test")) == 6
 
 
 def test_training_blocks_begin_anywhere_but_never_read_another_split(verses):
@@ -109,7 +109,7 @@ def test_training_blocks_begin_anywhere_but_never_read_another_split(verses):
             assert text in train
             starts.add(train.index(text) % 16)
     assert len(starts) == 16
-    plain = [rows.batch(torch.arange(3)), view.rows("train").batch(torch.arange(3), train=True)]
+    plain = [rows.batch(torch.arange(3)), view.split("train").batch(torch.arange(3), train=True)]
     assert torch.equal(plain[0].x, plain[1].x)
 
 
@@ -156,7 +156,7 @@ def test_a_folder_of_pairs(tmp_path: Path):
     assert source.has_splits
     view = source.view(target=source.target)
     assert (source.target, list(view.given)) == ("en", ["de"])
-    batch = view.rows("test").whole()
+    batch = view.split("test").whole()
     assert list(view.decode(batch.x)) == ENGLISH[:4]
     german = batch.given["de"]
     assert list(view.given["de"].fields[0].codec.decode(german.x.numpy())) == GERMAN[:4]
@@ -177,9 +177,9 @@ def test_two_files_and_a_file_of_two_columns_and_python_lists(tmp_path: Path):
     python = data.open((GERMAN, ENGLISH), "tokens=bpe", "vocabulary=300")
     for source in (two, columns, python):
         event = source.view(target=source.target)
-        assert sorted(event.decode(event.rows("all").whole().x)) == sorted(ENGLISH)
+        assert sorted(event.decode(event.split("all").whole().x)) == sorted(ENGLISH)
     lines = data.open(ENGLISH, "tokens=chars")
-    assert sorted(lines.view().decode(lines.view().rows("all").whole().x)) == sorted(ENGLISH)
+    assert sorted(lines.view().decode(lines.view().split("all").whole().x)) == sorted(ENGLISH)
 
 
 def test_other_text_is_read_in_the_terms_of_a_run(verses, tmp_path: Path):
@@ -187,7 +187,7 @@ def test_other_text_is_read_in_the_terms_of_a_run(verses, tmp_path: Path):
     other = tmp_path / "other.txt"
     other.write_text("over the lazy fox\n\n" * 9)
     found = data.open(other, fields=view.to_dict()).view()
-    batch = found.rows("all").whole()
+    batch = found.split("all").whole()
     assert found.space.size == view.space.size
     assert batch.x.shape[1] == 32
     assert (
@@ -198,7 +198,7 @@ def test_other_text_is_read_in_the_terms_of_a_run(verses, tmp_path: Path):
         == other.read_text()
     )
     other.write_text("über\n\n" * 9)
-    with pytest.raises(DataError, match=r"'ü', character 1, is none of the .* data.tokens=bytes"):
+    with pytest.raises(DataError, match=r"'ü', character 1, .* data.tokens=bytes"):
         data.open(other, fields=view.to_dict())
 
 
@@ -228,10 +228,10 @@ def test_bad_text_is_refused(tmp_path: Path, content, words, sentence):
 
 def test_bad_pairs_are_refused(tmp_path: Path):
     pair_files(tmp_path / "p", GERMAN, ENGLISH[:-1])
-    with pytest.raises(DataError, match=r"train.de.gz has 40 lines and train.en.gz has 39"):
+    with pytest.raises(DataError, match=r"train.de.gz has 40 .*train.en.gz has 39"):
         data.open(tmp_path / "p")
     pair_files(tmp_path / "p", [*GERMAN[:5], " ", *GERMAN[6:]])
-    with pytest.raises(DataError, match=r"line 6 of train.de.gz is empty"):
+    with pytest.raises(DataError, match=r"line 6 of train.de.gz"):
         data.open(tmp_path / "p")
     (tmp_path / "x.tsv").write_text("a b\tc d\n" * 9 + "no tab here\n")
     with pytest.raises(DataError, match=r"line 10 of x.tsv"):

@@ -28,7 +28,7 @@ def test_a_density_integrates_to_one_and_is_that_of_the_rows(name):
     points = cells(SPACING[name])
     mass = source.density(points).exp() * SPACING[name] ** 2
     assert abs(mass.sum() - 1) < 1e-3
-    x = source.view().rows("all").whole().x.double()
+    x = source.view().split("all").whole().x.double()
     # the mean of log p over rows is the negative entropy, within five standard errors
     inside = mass > 0
     surprise = source.density(x)
@@ -43,7 +43,7 @@ def test_a_density_integrates_to_one_and_is_that_of_the_rows(name):
 
 def test_the_entropy_of_the_checkerboard():
     source = data.open("checkerboard")
-    surprise = -source.density(source.view().rows("all").whole().x.double())
+    surprise = -source.density(source.view().split("all").whole().x.double())
     assert abs(surprise.mean() - 3.466) < 1e-3
     assert surprise.isfinite().all()
 
@@ -51,7 +51,7 @@ def test_the_entropy_of_the_checkerboard():
 @pytest.mark.parametrize("name", ["moons", "spirals", "pinwheel", *SPACING])
 def test_toys_are_seeded(name):
     def rows(*words):
-        return data.open(name, *words).view().rows("all").whole().x
+        return data.open(name, *words).view().split("all").whole().x
 
     assert rows().shape == (10_000, 2)
     assert rows().abs().max() < 7

@@ -26,27 +26,27 @@ def counts(rows):
 
 def test_few_labels_are_balanced_seeded_and_leave_the_rest_alone():
     few = data.open("digits", "labels=100").view(target="label")
-    rows = few.rows("train")
+    rows = few.split("train")
     assert counts(rows) == [10] * 10
     assert (len(few.training()), few.space.rows) == (100, 100)
     every = data.open("digits").view(target="label")
-    assert len(few.rows("valid")) == len(every.rows("valid"))
-    assert len(few.rows("train+valid")) == 100 + len(every.rows("valid"))
-    assert set(rows.index.tolist()) <= set(every.rows("train").index.tolist())
+    assert len(few.split("valid")) == len(every.split("valid"))
+    assert len(few.split("train+valid")) == 100 + len(every.split("valid"))
+    assert set(rows.index.tolist()) <= set(every.split("train").index.tolist())
     again, other = (
         data.open("digits", "labels=100", f"seed={s}").view(target="label") for s in (0, 1)
     )
-    assert torch.equal(again.rows("train").index, rows.index)
-    assert not torch.equal(other.rows("train").index, rows.index)
+    assert torch.equal(again.split("train").index, rows.index)
+    assert not torch.equal(other.split("train").index, rows.index)
     assert data.open("digits", "labels=100").fingerprint == data.open("digits").fingerprint
     given = data.open("digits", "labels=20").view(given=["label"])
-    assert len(given.rows("train")) == 20
+    assert len(given.split("train")) == 20
 
 
 def test_a_rare_class_gives_all_it_has():
     source = data.open(uneven(), "labels=60")
-    assert counts(source.view(target="y").rows("train"))[2] <= 15
-    assert len(source.view(target="y").rows("train")) == 60
+    assert counts(source.view(target="y").split("train"))[2] <= 15
+    assert len(source.view(target="y").split("train")) == 60
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_balance_repeats_rows_until_classes_are_equal():
     view = source.view(target="y")
     rows = view.training()
     assert len(set(counts(rows))) == 1
-    assert set(rows.index.tolist()) == set(view.rows("train").index.tolist())
+    assert set(rows.index.tolist()) == set(view.split("train").index.tolist())
     _, often = rows.index[view.classes("")[rows.index] == 2].unique(return_counts=True)
     assert often.max() - often.min() <= 1
-    assert len(view.rows("train")) == len(data.open(uneven()).view().rows("train"))
+    assert len(view.split("train")) == len(data.open(uneven()).view().split("train"))
     assert rows.batch(torch.arange(4), train=True).row.tolist() == [0, 1, 2, 3]
 
 
@@ -82,7 +82,7 @@ def test_a_binary_target_is_a_class_too():
     assert counts(
         data.open(pd.DataFrame({"x": x[:, 0], "y": y > 0}), "labels=30")
         .view(target="y")
-        .rows("train")
+        .split("train")
     ) == [15, 15]
 
 
@@ -107,20 +107,20 @@ def test_several_targets_are_one_event_given_the_rest():
         assert view.space.kind == "columns"
         assert [c.name for c in view.space.given["inputs"].columns] == ["a", "b", "z"]
     view = source.view(target=["y", "kind"])
-    x = view.rows("all").whole().x
+    x = view.split("all").whole().x
     pd.testing.assert_frame_equal(
         view.decode(x), frame_of(source)[["y", "kind"]], check_exact=False, rtol=1e-6
     )
     kept = json.loads(json.dumps(view.to_dict()))
     bare = data.open(frame()[["a", "b", "z"]], fields=kept)  # targets need not be there
-    assert not bare.view(target=["y", "kind"]).rows("all").whole().observed.any()
+    assert not bare.view(target=["y", "kind"]).split("all").whole().observed.any()
     with pytest.raises(DataError, match="lacks a"):
         data.open(frame()[["b", "z"]], fields=kept)
 
 
 def frame_of(source):
     view = source.view()
-    return view.decode(view.rows("all").whole().x)
+    return view.decode(view.split("all").whole().x)
 
 
 def test_targets_of_arrays_stand_side_by_side_where_they_are_single(tmp_path):
@@ -133,7 +133,7 @@ def test_targets_of_arrays_stand_side_by_side_where_they_are_single(tmp_path):
     source = data.open(tmp_path / "a.npz")
     view = source.view(target=["u", "v"])
     assert (view.space.kind, view.space.shape) == ("real", (2,))
-    assert list(view.decode(view.rows("all").whole().x).columns) == ["u", "v"]
+    assert list(view.decode(view.split("all").whole().x).columns) == ["u", "v"]
     with pytest.raises(UsageError, match="x is not a single value"):
         source.view(target=["x", "u"])
 
@@ -186,10 +186,10 @@ def test_numbered_splits_are_kept(numbered):
         assert list(source.fields) == ["c1", "c2", "c4"]
         view = source.view(target="c4")
         test = np.loadtxt(numbered / f"index_test_{k}.txt").astype(int)
-        rows = view.rows("test").whole()
+        rows = view.split("test").whole()
         assert sorted(rows.x.tolist()) == sorted(table[test, 3].tolist())
         assert rows.given["inputs"].x.shape == (4, 2)
-        assert len(view.rows("train")) + len(view.rows("valid")) == 16
+        assert len(view.split("train")) + len(view.split("valid")) == 16
     assert torch.equal(
         data.open(numbered).splits["test"], data.open(numbered, "split=0").splits["test"]
     )
@@ -198,13 +198,13 @@ def test_numbered_splits_are_kept(numbered):
 def test_numbered_folders_that_are_wrong_get_one_sentence(numbered):
     with pytest.raises(UsageError, match=r"split=7: .*index_train_7.txt; choose from 0 to 2"):
         data.open(numbered, "split=7")
-    with pytest.raises(UsageError, match="digits does not come with several splits"):
+    with pytest.raises(UsageError, match=r"data\.split=1: digits"):
         data.open("digits", "split=1")
     (numbered / "index_test_1.txt").write_text("3\n99\n")
-    with pytest.raises(DataError, match=r"index_test_1.txt must hold whole numbers from 0 to 19"):
+    with pytest.raises(DataError, match=r"index_test_1.txt .* 0 to 19"):
         data.open(numbered, "split=1")
     (numbered / "index_test_1.txt").write_text("three\n")
-    with pytest.raises(DataError, match="does not hold a number a line"):
+    with pytest.raises(DataError, match=r"index_\w+.txt"):
         data.open(numbered, "split=1")
     np.savetxt(numbered / "index_target.txt", [2, 3])
     with pytest.raises(DataError, match="names 2 columns; name one"):

@@ -31,17 +31,17 @@ def test_it_has_a_source_and_a_target_of_equal_length(name):
     assert view.event.name == "target"
     assert list(view.space.given) == ["source"]
     assert view.space.rows == len(source.splits["train"])
-    train = view.rows("train").whole()
+    train = view.split("train").whole()
     torch.testing.assert_close(view.space.statistic("mean"), train.x.mean(0))
 
 
 def test_no_row_is_taken_twice_and_splits_are_those_of_each_side(name):
     both, sides = data.open(name), [data.open("a.npy"), data.open("b.npy")]
     for split in ("train", "valid", "test"):
-        rows = both.view(target="target").rows(split).whole()
+        rows = both.view(target="target").split(split).whole()
         found = [rows.given["source"].x, rows.x]
         for side, values in zip(sides, found, strict=True):
-            own = {tuple(row) for row in side.view().rows(split).whole().x.tolist()}
+            own = {tuple(row) for row in side.view().split(split).whole().x.tolist()}
             taken = [tuple(row) for row in values.tolist()]
             assert len(set(taken)) == len(taken)
             assert set(taken) <= own
@@ -49,7 +49,7 @@ def test_no_row_is_taken_twice_and_splits_are_those_of_each_side(name):
 
 def test_the_order_is_random_and_depends_on_the_seed(name):
     def rows(*words):
-        return data.open(name, *words).view(target="target").rows("train").whole()
+        return data.open(name, *words).view(target="target").split("train").whole()
 
     first, again, other = rows(), rows(), rows("seed=1")
     assert torch.equal(first.x, again.x)
@@ -70,7 +70,7 @@ def test_it_is_read_in_the_terms_of_a_run(name, tmp_path):
     save(tmp_path, "c", 9, start=5)
     other = data.open("c.npy~b.npy", fields=terms)
     assert list(other.fields) == ["source", "target"]
-    alone = data.open("c.npy", fields=terms).view(target="target").rows("all").whole()
+    alone = data.open("c.npy", fields=terms).view(target="target").split("all").whole()
     np.testing.assert_array_equal(alone.given["source"].x.numpy(), np.load("c.npy"))
     with pytest.raises(UsageError, match="unpaired"):
         data.open(name, fields=data.open("a.npy").view().to_dict())
@@ -78,7 +78,7 @@ def test_it_is_read_in_the_terms_of_a_run(name, tmp_path):
 
 def test_a_table_is_no_side(name, tmp_path):
     (tmp_path / "t.csv").write_text("age,size\n" + "1,2.5\n3,4.5\n" * 20)
-    with pytest.raises(DataError, match="t has 2 columns, and each side of A~B is one field"):
+    with pytest.raises(DataError, match="t has 2 columns"):
         data.open("t.csv~a.npy")
 
 
@@ -86,5 +86,5 @@ def test_a_path_may_hold_the_sign(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(tmp_path, "x~y", 20)
     assert list(data.open("x~y.npy").fields) == ["x"]
-    with pytest.raises(DataError, match="there is no data called 'nothing'"):
+    with pytest.raises(DataError, match="'nothing'"):
         data.open("nothing~moons")

@@ -129,7 +129,7 @@ class KnownDensity(Model, HasLikelihood):
 
 def test_scores_order_models_as_their_divergence_from_the_truth_does():
     source = data.open("eight_gaussians", "rows=4000")
-    rows, train = source.view().rows("test"), source.view().rows("train")
+    rows, train = source.view().split("test"), source.view().split("train")
     truth = source.density
     assert isinstance(truth, GaussianModes)
     round_one = GaussianModes(torch.zeros(1, 2), 2.9)  # as wide as all eight together
@@ -153,7 +153,7 @@ def test_scores_order_models_as_their_divergence_from_the_truth_does():
 
 def test_rows_known_by_heart_score_higher():
     source = data.open("moons", "rows=600")
-    rows, train = source.view().rows("test"), source.view().rows("train")
+    rows, train = source.view().split("test"), source.view().split("train")
     found = all_metrics(
         KnownDensity(rows.space, GaussianModes(train.whole().x.double(), 0.03)), rows, train
     )

@@ -12,7 +12,7 @@ from monge.models.diffusion._parameterisation import DenoiserPrediction
 from monge.models.diffusion._sampling import DiffusionSampling
 from monge.models.diffusion._units import Units
 from monge.prob.noise_schedule import NoiseSchedule
-from monge.verify._noisy_mixtures import GaussianMixture
+from monge.verify._noisy_mixtures import NoisyGaussianMixture
 
 LABEL = Space(kind="label", size=2, name="label", rows=100)
 LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=100)
@@ -20,10 +20,12 @@ MEANS = torch.tensor([[-0.8], [0.8]]).double()
 SPREAD = 0.45
 
 
-def normals(*which: int) -> GaussianMixture:
+def normals(*which: int) -> NoisyGaussianMixture:
     """One of the two, or both in equal parts."""
     share = torch.full((len(which),), 1 / len(which)).double()
-    return GaussianMixture(share, MEANS[list(which)], torch.full((len(which),), SPREAD).double())
+    return NoisyGaussianMixture(
+        share, MEANS[list(which)], torch.full((len(which),), SPREAD).double()
+    )
 
 
 class Known(DiffusionSampling):

@@ -36,7 +36,7 @@ def question(space, n, seed=0):
     given = {
         name: Batch(
             torch.randint(0, 256, (n, *part.shape), generator=g).float()
-            if part.is_picture
+            if part.is_image
             else torch.randn(n, *part.shape, generator=g)
         )
         for name, part in space.given.items()

@@ -220,7 +220,7 @@ def test_what_is_known_beforehand_moves_the_mean():
     config = DirectForecast.smallest_config(view.space).override("net=dlinear", "net.kernel=3")
     trainer = Trainer(config.build(view.space), view.training(), TrainConfig(lr=1e-3))
     trainer.train_step(1.0)
-    rows, model = view.rows("test").whole(), trainer.model.eval()
+    rows, model = view.split("test").whole(), trainer.model.eval()
     assert (model.mean(rows.given) - rows.x).square().mean() < 0.2 * rows.x.var()
     still = {**rows.given, "known": Batch(torch.zeros_like(rows.given["known"].x))}
     assert (model.mean(still) - rows.x).square().mean() > 0.5 * rows.x.var()
@@ -243,7 +243,7 @@ def test_a_season_is_forecast_better_than_by_repeating_it(tmp_path):
     assert abs(measured["coverage_0.8"].value - 0.8) < 0.08
     assert measured["mse"].unit == "standardised"
     kept = run.load(tmp_path / "run").model
-    batch = fit.rows().whole()
+    batch = fit.split().whole()
     torch.testing.assert_close(kept.log_prob(batch), fit.model.log_prob(batch))
 
 

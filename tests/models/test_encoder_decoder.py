@@ -142,7 +142,7 @@ def test_a_beam_of_one_is_greedy(name):
     model, (_, batch) = built(name), small_data.sentences(20, seed=3)
     beam = model.mode(batch.given, model.SamplingConfig(beams=1))
     greedy = model.sample(
-        20, batch.given, model.SamplingConfig(top=1), generator=make_generator(0)
+        20, batch.given, model.SamplingConfig(top_k=1), generator=make_generator(0)
     )
     assert torch.equal(beam, greedy)
 
@@ -174,7 +174,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
     def trainer() -> Trainer:
         torch.manual_seed(0)
         return Trainer(
-            replace(CONFIGS[name], scheduled=0.2).build(space), rows, train_config, seed=1
+            replace(CONFIGS[name], scheduled_sampling=0.2).build(space), rows, train_config, seed=1
         )
 
     whole = assert_unbroken(trainer, tmp_path)
@@ -215,7 +215,9 @@ def test_it_reads_sounds_and_images_too(owner, kind):
 
 def test_smoothing_trains_towards_a_flatter_distribution_and_scores_are_not_smoothed():
     space, batch = small_data.sentences(40)
-    sharp, soft = (replace(CONFIGS["bilinear"], smoothing=e).build(space).eval() for e in (0, 0.3))
+    sharp, soft = (
+        replace(CONFIGS["bilinear"], label_smoothing=e).build(space).eval() for e in (0, 0.3)
+    )
     soft.load_state_dict(sharp.state_dict())
     torch.testing.assert_close(sharp.likelihood(batch).value, soft.likelihood(batch).value)
     exist = sharp.rows(batch)[1]

@@ -166,5 +166,5 @@ def test_a_run_maps_other_data(tmp_path, capsys):
 def test_pairs_from_python_are_two_data_sets_too():
     x, y = np.random.default_rng(0).normal(size=(2, 200, 2))
     run = monge.fit("entropic_map", (x, 2 * y + 3), "anchors=100")
-    given = {"x": data.open(x).view().rows("all").whole()}
+    given = {"x": data.open(x).view().split("all").whole()}
     assert run.model.mean(given).mean(0).tolist() == pytest.approx([3, 3], abs=0.5)

@@ -74,16 +74,18 @@ def test_smoothing_is_one_sided():
     labels = torch.full_like(real, 0.8)
     known = nn.functional.binary_cross_entropy_with_logits(real, labels, reduction="none")
     torch.testing.assert_close(smooth["real"], known / 2)
-    with pytest.raises(UsageError, match=r"smooth=0\.7"):
-        GAN.Config(smooth=0.7)
+    with pytest.raises(UsageError, match=r"label_smoothing=0\.7"):
+        GAN.Config(label_smoothing=0.7)
 
 
-@pytest.mark.parametrize("smooth", [0.0, 0.3])
-def test_the_ratio_is_read_back_from_the_best_discriminator(smooth):
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
+def test_the_ratio_is_read_back_from_the_best_discriminator(label_smoothing):
     ratio = torch.tensor([0.1, 1.0, 7.0], dtype=torch.float64)
-    best = (1 - smooth) * ratio / (1 + ratio)
-    torch.testing.assert_close(log_ratio("nonsaturating", best.logit(), smooth).exp(), ratio)
-    torch.testing.assert_close(log_ratio("squares", best, smooth).exp(), ratio)
+    best = (1 - label_smoothing) * ratio / (1 + ratio)
+    torch.testing.assert_close(
+        log_ratio("nonsaturating", best.logit(), label_smoothing).exp(), ratio
+    )
+    torch.testing.assert_close(log_ratio("squares", best, label_smoothing).exp(), ratio)
 
 
 @pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, IMAGE)])

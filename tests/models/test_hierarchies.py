@@ -89,14 +89,14 @@ def test_samples_follow_the_distribution_that_is_scored(config):
 
 
 @pytest.mark.parametrize("config", KINDS, ids=named)
-def test_levels_add_up_to_the_rate(config):
+def test_level_kls_add_up_to_the_kl(config):
     model, batch = build(config, (2, 3, 1)), rows(4)
     with torch.no_grad():
         z = model.infer(
             batch, torch.randn(4000, 4, 6, generator=make_generator(0), dtype=torch.float64)
         )
         ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
-        each = model.level_rates(batch, z)
+        each = model.level_kls(batch, z)
     assert each.shape == (4000, 4, 3)
     gap = each.sum(-1) - ratio
     assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5 + 1e-12).all()
@@ -118,10 +118,10 @@ def test_rates_are_ratios_with_less_noise(config):
     model, batch = build(config, (2, 3, 1), std=0.1), rows(4)
     noise = torch.randn(4000, 4, 6, generator=make_generator(0), dtype=torch.float64)
     code = model.sample_posterior(*model.posterior_params(batch), noise)
-    ratios, rates = code.log_ratios.sum(-1), code.kl_terms().sum(-1)  # (4000, 4)
-    gap = ratios - rates
+    ratios, kls = code.log_ratios.sum(-1), code.kl_terms().sum(-1)  # (4000, 4)
+    gap = ratios - kls
     assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5).all()
-    assert rates.std(0).mean() < 0.9 * ratios.std(0).mean()
+    assert kls.std(0).mean() < 0.9 * ratios.std(0).mean()
     assert torch.equal(code.kl_terms(monte_carlo=True), code.log_ratios)
 
 

@@ -149,14 +149,14 @@ def test_parameter_counts_are_the_published_ones(config, count):
     for n in (1, 2, 7, 12):
         model = build(config, Space(kind="binary", shape=(n,)))
         assert model.parameter_count == count(n)
-        assert theory.x53_parameters_are_as_many_as_told(model).passed
+        assert theory.x53_parameter_count_matches_the_formula(model).passed
 
 
 def test_an_entry_that_sees_itself_fails_x53(monkeypatch):
     monkeypatch.setattr(
         SeparateRegressions, "mask", lambda self, k: self.before[k] <= self.after[k][:, None]
     )
-    assert not theory.x53_parameters_are_as_many_as_told(build(FVSBN.Config(), BINARY)).passed
+    assert not theory.x53_parameter_count_matches_the_formula(build(FVSBN.Config(), BINARY)).passed
 
 
 def of_bits(logits: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:

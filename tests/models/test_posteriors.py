@@ -183,7 +183,7 @@ def test_a_mixture_of_codes_is_scored_as_it_is_sampled():
         mean = (log_p.exp()[:, None] * z).sum(0) * cell
         sampled = model.prior.sample(20_000, make_generator(0))
     torch.testing.assert_close(sampled.mean(0), mean, atol=0.03, rtol=0)
-    assert model.rate(Batch(bits(4))) is None
+    assert model.analytic_kl(Batch(bits(4))) is None
 
 
 @pytest.mark.parametrize(

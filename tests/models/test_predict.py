@@ -180,8 +180,8 @@ def test_names_are_two_sided_perceptrons():
     name.loss(small_data.replace(batch, x=batch.x.long()))
     torch.testing.assert_close(name.current[1], -name.current[0])
     torch.testing.assert_close(name.current[1], flag.current[0])
-    with pytest.raises(UsageError, match=r"smoothing.*predict\.logistic"):
-        Perceptron.Config(smoothing=0.1).build(space)
+    with pytest.raises(UsageError, match=r"label_smoothing.*predict\.logistic"):
+        Perceptron.Config(label_smoothing=0.1).build(space)
 
 
 def test_passes_mean_over_networks_thinned_by_dropout():
@@ -232,7 +232,7 @@ def test_smoothing_and_weights_change_the_loss_alone():
     plain = stirred(MLPPredictor.Config(net=NET), space, batch)
     log_p = plain.params(batch.given, len(batch)).log_softmax(1)
     own = log_p.gather(1, batch.x[:, None])[:, 0]
-    smooth = stirred(MLPPredictor.Config(net=NET, smoothing=0.2), space, batch)
+    smooth = stirred(MLPPredictor.Config(net=NET, label_smoothing=0.2), space, batch)
     torch.testing.assert_close(smooth.loss(batch)["nll"], -(0.8 * own + 0.2 * log_p.mean(1)))
     torch.testing.assert_close(smooth.likelihood(batch).value, own)
     weighed = stirred(MLPPredictor.Config(net=NET, classes=(1, 2, 0)), space, batch)

@@ -126,7 +126,7 @@ def test_a_series_is_rolled_out(tmp_path):
         budget="5steps",
         out=tmp_path / "run",
     )
-    rows = fit.rows().whole()
+    rows = fit.split().whole()
     mean = (
         fit.model.sample(
             50 * len(rows),

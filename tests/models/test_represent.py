@@ -13,7 +13,7 @@ from monge.core.errors import UsageError
 from monge.core.space import Space
 from monge.evaluate.likelihood import objective
 from monge.evaluate.linear_probe import probe
-from monge.models.represent._base import ConvFeatureNet
+from monge.models.represent._base import ConvRepresentationNet
 from monge.models.represent.contrastive import Contrastive, corrupt_entries, transform_images
 from monge.models.represent.mae import MaskedAutoencoder
 from monge.prob.info_nce import info_nce, nt_xent
@@ -87,7 +87,7 @@ def test_the_loss_of_a_mask_reads_hidden_entries_alone():
 @pytest.mark.parametrize("kind", [Contrastive, MaskedAutoencoder])
 def test_images_are_read_by_convolutions(kind):
     defaults = kind.defaults(IMAGE)
-    assert isinstance(defaults.config.net, ConvFeatureNet.Config)
+    assert isinstance(defaults.config.net, ConvRepresentationNet.Config)
     model = defaults.config.build(IMAGE)
     x = torch.randint(4, (6, 1, 16, 16)).float()
     assert model.loss(Batch(x))[("contrast" if kind is Contrastive else "hidden")].shape == (6,)

@@ -15,7 +15,7 @@ from monge.models.diffusion._parameterisation import DenoiserPrediction
 from monge.models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, ancestral
 from monge.models.diffusion.ddpm import DDPM
 from monge.prob.noise_schedule import NoiseSchedule
-from monge.verify._noisy_mixtures import GaussianMixture, line, plane
+from monge.verify._noisy_mixtures import NoisyGaussianMixture, line, plane
 
 NOISING = NoiseSchedule.Config().build()
 EVERY = [Ancestral, DDIM, PC, Langevin, DPM, Heun, ODE]
@@ -132,7 +132,7 @@ def projected(distribution, n):
     """Exact quantiles of the distribution's projections, (n, directions)."""
     levels, alpha = (torch.arange(n).double() + 0.5) / n, torch.ones(1, 1).double()
     shadows = (
-        GaussianMixture(
+        NoisyGaussianMixture(
             distribution.weights, distribution.means @ direction[:, None], distribution.scales
         )
         for direction in DIRECTIONS.T

@@ -88,6 +88,6 @@ def test_moons_are_learned_in_each_way(match):
         "diffusion.score_sde", "moons", f"objective={match}", "width=64", budget="1500steps"
     )
     x = torch.as_tensor(run.sample_tensor(500, None, "sampler=dpm"))
-    truth = run.rows(None, "test").whole().x
+    truth = run.split(None, "test").whole().x
     near = torch.cdist(x, truth).amin(1)
     assert near.mean() < 0.2

@@ -117,14 +117,14 @@ def test_rates_of_steps_add_up_to_the_divergence(name):
     )
     z = model.infer(batch, noise[:, :, : batch.x.shape[1]])
     ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
-    rates = model.level_rates(batch, z)
-    assert (rates >= 0).all()
-    gap = ratio - rates.sum(-1)
+    kls = model.level_kls(batch, z)
+    assert (kls >= 0).all()
+    gap = ratio - kls.sum(-1)
     assert (gap.mean(0).abs() < 5 * gap.std(0) / 1000**0.5 + 1e-9).all()
-    assert rates.sum() > 0
+    assert kls.sum() > 0
     beyond = torch.arange(batch.x.shape[1]) >= batch.length[:, None]
-    ladder = rates.shape[-1] // batch.x.shape[1]
-    assert not rates.unflatten(-1, (-1, ladder))[:, beyond].any()
+    ladder = kls.shape[-1] // batch.x.shape[1]
+    assert not kls.unflatten(-1, (-1, ladder))[:, beyond].any()
 
 
 @both
@@ -336,7 +336,7 @@ def regressed(train, test, order):
 @pytest.mark.parametrize("name_of_data", ["sines", "strokes"])
 def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     view = data.open(name_of_data).view()
-    owner, rows = registry.find(name), view.rows("train")
+    owner, rows = registry.find(name), view.split("train")
     defaults = owner.defaults(view.space)
     torch.manual_seed(0)
     trainer = Trainer(defaults.config.build(view.space), rows, defaults.train, seed=0)
@@ -345,10 +345,10 @@ def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     model = trainer.model.eval()
     trainer.ema.put(trainer.ema.weights)
     with torch.no_grad():
-        found = model.likelihood(view.rows("test").whole()).value.double().mean()
+        found = model.likelihood(view.split("test").whole()).value.double().mean()
 
     def steps(split):
-        batch = view.rows(split).whole()
+        batch = view.split(split).whole()
         x = batch.x.reshape(*batch.x.shape[:2], -1).double().numpy()
         ends = [x.shape[1]] * len(x) if batch.length is None else batch.length.tolist()
         return [row[:end] for row, end in zip(x, ends, strict=True)]

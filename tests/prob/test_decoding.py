@@ -107,16 +107,16 @@ def test_samples_follow_the_distribution_and_ended_rows_stay_ended():
 def test_excluded_symbols_are_never_sampled():
     logits = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0]).double()
     p = logits.softmax(-1)
-    assert truncate_logits(logits, SymbolSampling(top=2)).isfinite().tolist() == [
+    assert truncate_logits(logits, SymbolSampling(top_k=2)).isfinite().tolist() == [
         True,
         True,
         False,
         False,
         False,
     ]
-    kept = truncate_logits(logits, SymbolSampling(nucleus=float(p[:2].sum()) - 1e-6)).isfinite()
+    kept = truncate_logits(logits, SymbolSampling(top_p=float(p[:2].sum()) - 1e-6)).isfinite()
     assert kept.tolist() == [True, True, False, False, False]
-    assert truncate_logits(logits, SymbolSampling(nucleus=1e-9)).isfinite().sum() == 1
+    assert truncate_logits(logits, SymbolSampling(top_p=1e-9)).isfinite().sum() == 1
     torch.testing.assert_close(
         truncate_logits(logits, SymbolSampling(temperature=0.5)), 2 * logits
     )
@@ -126,7 +126,7 @@ def test_excluded_symbols_are_never_sampled():
 def test_greedy_takes_the_most_probable_symbol():
     model, table = Bigrams(5), Bigrams(5).table
     for step, symbol in enumerate(
-        sample_symbols(model, torch.full((1, 5), 0.999), None, SymbolSampling(top=1))
+        sample_symbols(model, torch.full((1, 5), 0.999), None, SymbolSampling(top_k=1))
     ):
         assert step == 0
         assert torch.equal(symbol, table[:, 4].argmax(-1))

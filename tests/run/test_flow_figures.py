@@ -67,7 +67,7 @@ def test_a_fit_writes_the_figures_of_its_model(model, what, given, names, tmp_pa
     assert names <= {path.name for path in (run.folder / "figures").iterdir()}
     if model == "superres":
         found = run.evaluate()
-        assert found["small_picture_error"].value <= 0.5 / 16
+        assert found["low_resolution_error"].value <= 0.5 / 16
         assert found["psnr"].unit == "dB"
         assert -1 <= found["ssim"].value <= 1
         assert found["rows_scored_per_second"].value > 0
@@ -121,7 +121,7 @@ def test_a_model_without_conditions_cannot_transfer(tmp_path):
 
 def test_small_images_are_means_of_blocks():
     dataset = data.open("digits+low2")
-    rows = dataset.view(None, (), dataset.target).rows("train").batch(torch.arange(5))
+    rows = dataset.view(None, (), dataset.target).split("train").batch(torch.arange(5))
     means = torch.nn.functional.avg_pool2d(rows.x, 2).round()
     assert torch.equal(rows.given["source"].x, means)
     with pytest.raises(DataError, match=r"\+low3.*8x8"):

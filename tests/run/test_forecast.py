@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     table(40, seed=1).to_csv(folder / "other.csv", index=False)
     table(20).to_csv(folder / "short.csv", index=False)
     run.fit("direct_forecast", folder / "own.csv", *SMALL, budget="20steps", out=folder / "direct")
-    run.fit("linear_ar", folder / "own.csv", *SMALL, "most=12", out=folder / "linear")
+    run.fit("linear_ar", folder / "own.csv", *SMALL, "max_order=12", out=folder / "linear")
     return folder
 
 

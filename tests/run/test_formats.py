@@ -52,7 +52,7 @@ def make(folder: Path) -> None:
         compute=ComputeConfig(device="cpu", threads=1),
     )
     (run.folder / ".lock").unlink()
-    scores = run.score(rows(5)).value
+    scores = run.log_likelihood(rows(5)).value
     content = {
         "expected.json": [round(float(score), 6) for score in scores],
         "tags.json": {
@@ -74,7 +74,9 @@ def test_a_saved_run_still_samples_and_scores(where, tmp_path):
     run = monge.load(tmp_path / "run")
     assert list(run.sample(3).columns) == ["x", "y", "kind", "flag"]
     expected = json.loads((where / "expected.json").read_text())
-    assert torch.as_tensor(run.score(rows(5)).value).tolist() == pytest.approx(expected, abs=1e-4)
+    assert torch.as_tensor(run.log_likelihood(rows(5)).value).tolist() == pytest.approx(
+        expected, abs=1e-4
+    )
     assert run.train_config.to_dict()
     assert run.result["step"] > 0
 

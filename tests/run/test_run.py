@@ -93,7 +93,7 @@ def test_six_lines_of_python(binary):
     run = monge.fit("made", binary, *QUICK, budget="60steps")
     assert run.sample(5).shape == (5, 6)
     assert run.sample(5).dtype == bool
-    assert run.score().kind == "exact"
+    assert run.log_likelihood().kind == "exact"
     assert list(run.history.step) == [20, 40, 60]
     assert run.history.held_out.iloc[-1] > run.history.held_out.iloc[0]
     assert {p.name for p in run.folder.iterdir()} >= {
@@ -110,7 +110,9 @@ def test_a_loaded_run_is_the_run(binary):
     run = monge.fit("made", binary, *QUICK, budget="20steps")
     again = monge.load(run.folder)
     np.testing.assert_array_equal(again.sample(50, seed=4), run.sample(50, seed=4))
-    np.testing.assert_array_equal(again.score(binary).value, run.score(binary).value)
+    np.testing.assert_array_equal(
+        again.log_likelihood(binary).value, run.log_likelihood(binary).value
+    )
     assert again.metadata["seed"] == 0
     assert monge.load(run.folder.name).folder == storage.home() / run.folder.name
 
@@ -256,7 +258,7 @@ def test_changed_data_are_refused(tmp_path):
     again = monge.load(run.folder)
     with pytest.raises(RunError, match=r"t\.csv"):
         list(again.train("5steps"))
-    assert len(again.score(path).value) == 50
+    assert len(again.log_likelihood(path).value) == 50
     assert again.sample(2).shape == (2, 2)
 
 

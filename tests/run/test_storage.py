@@ -344,7 +344,7 @@ def lose(run, lost):
     checkpoint.save(path, left, counters)
 
 
-@pytest.mark.parametrize("lost", ["average/", "exp_avg_sq", "optimiser/", "kept/"])
+@pytest.mark.parametrize("lost", ["ema/", "exp_avg_sq", "optimiser/", "best/"])
 def test_a_checkpoint_that_has_lost_tensors_is_not_resumed(run, command, lost):
     lose(run, lost)
     code, _, err = command("fit", "--resume", run, "--budget", "+1steps")

@@ -84,7 +84,7 @@ def test_a_prompt_is_continued(home, capsys):
     assert all(sample.startswith("ka") for sample in samples)
     assert len(output(capsys, "sample", home / "lines").strip().split("\n")) == 16
     greedy = [
-        output(capsys, "sample", home / "lines", "--prompt", "s", "top=1", "--seed", seed)
+        output(capsys, "sample", home / "lines", "--prompt", "s", "top_k=1", "--seed", seed)
         for seed in (1, 2)
     ]
     assert greedy[0] == greedy[1]
@@ -161,7 +161,7 @@ def test_attention_is_explained_in_six_steps(capsys, tmp_path):
         (("sample", "lines", "--prompt", "ß"), "'ß'"),
         (("sample", "lines", "--prompt", "a", "-o", "x.csv"), ".txt"),
         (("sample", "verses", "--prompt", "the", "steps=no"), "steps=no"),
-        (("sample", "lines", "--prompt", "a", "nucleus=2"), "nucleus"),
+        (("sample", "lines", "--prompt", "a", "top_p=2"), "top_p"),
         (("translate", "lines", "anna"), "monge fit transformer"),
         (("translate", "pairs", " "), "translate"),
         (("translate", "pairs", "rot", "--attention", "x.txt"), ".png"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monge.solve.jacobian_trace import draw_probes, exact_trace, hutchinson_trace, mean_and_error
+from monge.solve.jacobian_trace import exact_trace, hutchinson_trace, mean_and_error, sample_probes
 
 MATRIX = torch.tensor([[1.0, 2.0, 0.5], [-1.0, 3.0, 0.0], [0.3, 4.0, -2.0]], dtype=torch.float64)
 
@@ -27,7 +27,7 @@ def test_the_exact_trace_is_that_of_the_jacobian():
 @pytest.mark.parametrize("kind", ["rademacher", "gaussian"])
 def test_hutchinson_is_unbiased_with_the_variance_of_theory(kind):
     """Var = 2 sum S_ij^2, the diagonal left out for signs; S the symmetric part."""
-    probes = draw_probes(torch.arange(1), 200_000, (3,), 0, kind)
+    probes = sample_probes(torch.arange(1), 200_000, (3,), 0, kind)
     _, found = hutchinson_trace(lambda x: x @ MATRIX.T, point(1), probes[:, :1])
     assert found.shape == (1, 1)
     each = torch.einsum("bki,ij,bkj->bk", probes, MATRIX, probes)
@@ -42,13 +42,13 @@ def test_hutchinson_is_unbiased_with_the_variance_of_theory(kind):
 def test_signs_know_the_trace_of_a_diagonal_field():
     x = point()
     _, trace = exact_trace(torch.sin, x)
-    _, found = hutchinson_trace(torch.sin, x, draw_probes(torch.arange(6), 3, (3,)))
+    _, found = hutchinson_trace(torch.sin, x, sample_probes(torch.arange(6), 3, (3,)))
     torch.testing.assert_close(found, trace[:, None].expand(6, 3))
 
 
 def test_probes_belong_to_rows():
     all_rows, some = (
-        draw_probes(rows, 4, (2, 2), 7) for rows in (torch.arange(9), torch.tensor([5, 2]))
+        sample_probes(rows, 4, (2, 2), 7) for rows in (torch.arange(9), torch.tensor([5, 2]))
     )
     assert torch.equal(all_rows[[5, 2]], some)
     assert set(all_rows.unique().tolist()) == {-1.0, 1.0}
@@ -56,7 +56,7 @@ def test_probes_belong_to_rows():
 
 def test_both_are_differentiable_only_where_gradients_are():
     x = point().requires_grad_()
-    probes = draw_probes(torch.arange(6), 2, (3,))
+    probes = sample_probes(torch.arange(6), 2, (3,))
     for trace in (
         lambda y: exact_trace(curved, y)[1],
         lambda y: hutchinson_trace(curved, y, probes)[1],

@@ -82,7 +82,7 @@ def test_same_equals_a_plain_fit_of_all_those_rows(binary):
     plain = start("made", binary, *QUICK)
     trainer = Trainer(
         plain.build(),
-        plain.opened.rows("train+valid"),
+        plain.opened.split("train+valid"),
         plain.train_config,
         derive_seed(0, "refit"),
     )

@@ -62,7 +62,7 @@ def test_swapped_generator_losses_fail(monkeypatch):
 
 
 def test_a_ratio_that_forgets_smoothing_fails(monkeypatch):
-    monkeypatch.setattr(adversarial, "log_ratio", lambda game, a, smooth: a)
+    monkeypatch.setattr(adversarial, "log_ratio", lambda game, a, label_smoothing: a)
     assert not adversarial.x82_trained_discriminator_is_the_best_one().passed
 
 

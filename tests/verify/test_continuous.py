@@ -50,8 +50,8 @@ def test_wrong_slopes_fail(monkeypatch):
 
 
 def test_probes_of_another_variance_fail(monkeypatch):
-    right = continuous_flow.draw_probes
-    monkeypatch.setattr(continuous, "draw_probes", lambda *words: 1.1 * right(*words))
+    right = continuous_flow.sample_probes
+    monkeypatch.setattr(continuous, "sample_probes", lambda *words: 1.1 * right(*words))
     assert fails("x79_hutchinson_is_unbiased")
 
 

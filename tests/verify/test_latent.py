@@ -104,11 +104,11 @@ def test_a_level_that_is_forgotten_or_misplaced_fails_x62(name):
     with torch.no_grad():  # levels that hardly depend on each other would hide what is spoiled
         for parameter in member.model.parameters():
             parameter.add_(0.4 * torch.randn(parameter.shape, generator=generator))
-    right = member.model.level_rates
+    right = member.model.level_kls
     assert not failed(rows_of(member, "X62"))
-    member.model.level_rates = lambda batch, z: right(batch, z)[..., :1]
+    member.model.level_kls = lambda batch, z: right(batch, z)[..., :1]
     assert failed(rows_of(member, "X62"))
-    member.model.level_rates = lambda batch, z: right(batch, z.flip(-1))
+    member.model.level_kls = lambda batch, z: right(batch, z.flip(-1))
     assert failed(rows_of(member, "X62"))
 
 

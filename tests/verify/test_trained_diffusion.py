@@ -64,8 +64,8 @@ def test_a_conversion_with_a_wrong_sign_fails(monkeypatch):
 
 
 def test_probes_of_another_variance_fail(monkeypatch):
-    right = trained_diffusion.draw_probes
-    monkeypatch.setattr(denoiser, "draw_probes", lambda *asked: 1.5 * right(*asked))
+    right = trained_diffusion.sample_probes
+    monkeypatch.setattr(denoiser, "sample_probes", lambda *asked: 1.5 * right(*asked))
     assert not held("x100_implicit_is_denoising_score_matching", law()).passed
 
 

@@ -1,7 +1,7 @@
 """Random motions of the plane: each function is a value of data.augment.
 
-Each gives n matrices (n, 3, 3) in homogeneous coordinates of pixels from the centre of an image;
-they take a place in the new image to the place in the old one that is seen there.
+Each returns n matrices (n, 3, 3) in homogeneous pixel coordinates relative to the centre of an
+image, which map positions in the new image to positions in the old one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is built in, read from the source of the modules that make it: importing costs seconds."""
+"""The built-in datasets, listed from the source of their modules, as importing takes seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def listing(module: str) -> list[tuple[str, str]]:
-    """The public functions of a module below data/, each with its first line."""
+    """The public functions of a module in data/, each with the first line of its docstring."""
     text = (Path(__file__).parents[1] / f"{module}.py").read_text(encoding="utf-8")
     found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     return [
@@ -28,12 +28,12 @@ def listing(module: str) -> list[tuple[str, str]]:
 
 
 def names() -> list[tuple[str, str]]:
-    """Every built-in set of data with its summary."""
+    """Every built-in dataset with its summary."""
     return listing("builtin/toy") + listing("builtin/synthetic") + listing("builtin/sklearn_sets")
 
 
 def make(name: str, options: Options) -> RawData:
-    """A built-in set of data."""
+    """A built-in dataset."""
     if name in dict(listing("builtin/toy")):
         from . import toy
 
@@ -49,13 +49,13 @@ def locate(text: str) -> tuple[str | Path, list[str]]:
     """A built-in name or a path, and the transforms that follow it after each plus."""
     built_in = dict(names())
     pieces = text.split("+")
-    for most in range(len(pieces), 0, -1):  # a path may hold a plus itself
+    for most in range(len(pieces), 0, -1):  # a path may contain a plus
         base, words = "+".join(pieces[:most]), pieces[most:]
         if base in built_in:
             return base, words
         for folder in (Path(), *search_path()):
-            for path in (folder / base, folder / f"{base}.gz"):  # packed, it is the same data
-                if base and os.path.exists(path):  # a name too long is none
+            for path in (folder / base, folder / f"{base}.gz"):  # or compressed
+                if base and os.path.exists(path):  # false if the name is too long
                     return path, words
     raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
 
@@ -66,7 +66,7 @@ def search_path() -> list[Path]:
 
 
 def suggestion(name: str) -> str:
-    """The nearest of what is built in, of what lies beside the missing file, or on the path."""
+    """The closest match among built-in names, files beside the missing one, and MONGE_DATA."""
     parent = Path(name).parent
     folders = [parent, *(folder / parent for folder in search_path())]
     beside = [
@@ -79,4 +79,4 @@ def suggestion(name: str) -> str:
     close = difflib.get_close_matches(name, [built_in for built_in, _ in names()] + beside, 1, 0.5)
     if close:
         return f"; did you mean {close[0]}?"
-    return "; give a path, or a built-in name as `monge data` lists them"
+    return "; give a path or a built-in name (listed by `monge data`)"

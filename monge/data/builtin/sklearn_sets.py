@@ -1,4 +1,4 @@
-"""Data that scikit-learn ships, which need no network."""
+"""Datasets that come with scikit-learn, so nothing is downloaded."""
 
 from __future__ import annotations
 

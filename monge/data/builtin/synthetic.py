@@ -1,7 +1,7 @@
 """Sequences and images with known generating factors, generated rather than stored.
 
-As with the toys of the plane, a row is a function of its own uniforms, so that row i is the same
-whatever the number of rows.
+Each row is a function of its own uniform random numbers, so row i does not depend on the number of
+rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LETTERS = {
     "s": ((0.9, 0.8), (0.5, 1.0), (0.2, 0.75), (0.6, 0.5), (0.85, 0.25), (0.5, 0.0), (0.1, 0.2)),
     "v": ((0.0, 1.0), (0.2, 0.6), (0.45, 0.0), (0.6, 0.3), (0.9, 1.0)),
 }
-"""Points that the pen passes, in units of the height of a small letter."""
+"""Points on the path of the pen, in units of the height of a small letter."""
 STYLES = {"upright": (1.0, 0.0), "wide": (1.5, 0.0), "slanted": (0.9, 0.5)}
-"""How wide a hand writes, and how far it leans to the right."""
+"""Width and slant of each style of handwriting."""
 SIDE, FINE = 16, 4
-"""Pixels along an image of a shape, and points of a pixel along each axis."""
+"""Pixels per side of an image, and points per side of a pixel for anti-aliasing."""
 PLACES, SIZES, ROTATIONS = 6, 4, 6
-"""Values of each factor of a shape: of either coordinate, of its size, of its rotation."""
+"""Number of values of each factor of a shape: both coordinates, size, rotation."""
 
 
 class Pen(Steps):
@@ -65,7 +65,7 @@ def strokes(options: Options) -> RawData:
 
 
 def sines(options: Options) -> RawData:
-    """Noisy waves of 48 steps, each with a frequency, phase and size of its own"""
+    """Noisy sine waves of 48 steps with random frequency, phase and amplitude"""
     n = options.rows or 4000
     u = keyed_uniform(torch.arange(n), (3 + 48,), derive_seed(options.seed, "sines"))
     period, phase, size = 6 + 18 * u[:, :1], TURN * u[:, 1:2], 0.5 + u[:, 2:3]
@@ -77,7 +77,7 @@ def sines(options: Options) -> RawData:
 
 
 def shapes(options: Options) -> RawData:
-    """Images of a wedge, 16x16 binary, with its place, size and rotation as fields"""
+    """Images of a wedge, 16x16 binary, with its position, size and rotation as fields"""
     n = options.rows or 6000
     u = keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, "shapes"))
     counts = torch.tensor([PLACES, PLACES, SIZES, ROTATIONS])
@@ -109,7 +109,7 @@ def _normal(u: np.ndarray) -> np.ndarray:
 
 
 def _smooth(points: np.ndarray, count: int) -> np.ndarray:
-    """`count` places of a smooth curve through the points (Catmull-Rom)."""
+    """`count` points on a smooth curve through the given ones (Catmull-Rom)."""
     ends = np.concatenate([2 * points[:1] - points[1:2], points, 2 * points[-1:] - points[-2:-1]])
     place = np.linspace(0, len(points) - 1 - 1e-9, count)
     whole = place.astype(int)
@@ -119,7 +119,7 @@ def _smooth(points: np.ndarray, count: int) -> np.ndarray:
 
 
 def _wedges(factors: Tensor) -> Tensor:
-    """Images (N, H, W) of bytes from place, size and rotation (N, 4), each in 0..1."""
+    """Images (N, H, W) as bytes from position, size and rotation (N, 4), each in 0..1."""
     axis = (torch.arange(SIDE * FINE, dtype=torch.float64) + 0.5) / (SIDE * FINE)
     down, across = torch.meshgrid(axis, axis, indexing="ij")
     pictures = []

@@ -1,7 +1,7 @@
-"""Points in the plane with a shape that is easy to recognise, generated rather than stored.
+"""Two-dimensional toy datasets, generated rather than stored.
 
-A toy is a map from a row's own uniforms to a point, so row i is the same whatever the number of
-rows. Where log p(x) has a closed form it is given, which makes the toy an oracle.
+A toy maps the uniform random numbers of a row to a point, so row i does not depend on the number
+of rows. If log p(x) has a closed form it is included, so models can be compared with it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def eight_gaussians() -> Toy:
 
 
 def ring() -> Toy:
-    """Eight narrow modes on a circle, which generators like to drop; the density is known"""
+    """Eight narrow modes on a circle, a test for mode collapse; the density is known"""
     return _mixture(_circle(8, 2.0), 0.02)
 
 

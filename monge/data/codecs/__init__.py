@@ -1,1 +1,1 @@
-"""Codecs: columns become tensors and come back."""
+"""Codecs: between columns and tensors."""

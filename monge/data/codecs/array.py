@@ -15,37 +15,37 @@ from .base import Codec, Locator
 from .scalar import Number, finite, refuse, whole_numbers
 
 DRAW = 1024
-"""Rows whose noise is made at once."""
+"""Rows whose noise is generated at once."""
 
 
 class Array(Codec):
-    """Numbers in a shape. Levels and binary values are kept as bytes; where `drawn`, a byte is a
-    chance: what a batch holds is 1 with probability value / (size - 1)."""
+    """Arrays of numbers. Levels and binary values are stored as bytes. With `drawn`, a byte is a
+    probability: the value in a batch is 1 with probability value / (size - 1)."""
 
     tag = "codec/array"
     kind: Literal["real", "binary", "levels", "counts"]
-    """What the numbers are."""
+    """Kind of the numbers."""
     shape: tuple[int, ...]
-    """Of one row, channels first."""
+    """Shape of one row, channels first."""
     size: int = 0
-    """How many levels a byte has."""
+    """Number of levels of a byte."""
     layout: Literal["", "HW", "HWC"] = ""
-    """How a row was laid out, where not as `shape`."""
+    """Shape of a row in the data, if not `shape`."""
     entries: tuple[str, ...] = ()
-    """What the entries of a vector are called."""
+    """Names of the entries of a vector."""
     drawn: bool = False
     """Whether binary values are sampled when they are used."""
 
     @property
     def top(self) -> int:
-        """The largest level, which is probability 1 where values are sampled."""
+        """The largest level, which stands for probability 1 if values are sampled."""
         return max(self.size - 1, 1)
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         return self.keep(self.arrange(values), at)
 
     def keep(self, rows: np.ndarray, at: Locator) -> Tensor:
-        """Rows (N, *shape) as compact as their kind allows."""
+        """Rows (N, *shape) in the smallest type of their kind."""
         rows = np.ascontiguousarray(rows)
         if self.kind == "counts":
             refuse(rows != np.rint(rows), rows, at, "has a fraction where whole numbers belong")
@@ -92,7 +92,8 @@ class Array(Codec):
         return Space(kind=self.kind, shape=self.shape, size=size, name=name, **found)
 
     def draw(self, x: Tensor, rows: Tensor, fresh: bool) -> Tensor:
-        """Binary values of compact rows: from torch's generator, or a function of row numbers."""
+        """Sample binary values of stored rows: by torch's generator if `fresh`, else as a function
+        of the row numbers."""
         chance = x.float() / self.top
         if fresh:
             return (torch.rand_like(chance) < chance).float()

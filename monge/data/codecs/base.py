@@ -1,4 +1,4 @@
-"""The codec of a field: between the values a user has and the compact tensors of a dataset."""
+"""The codec of a field: converts between a user's values and the tensors of a dataset."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ...core.space import Space
 from ..packed import PackedTensor
 
 Locator = Callable[[int], str]
-"""The beginning of a sentence about a row, counted from 0: "column 'age', row 7"."""
+"""Names a row, counted from 0, at the start of a message: "column 'age', row 7"."""
 
 
 class Codec(Config, abc.ABC):
-    """How one field is written down."""
+    """Encodes and decodes the values of one field."""
 
     tag = "codec/"
     dtype: str = "float64"
-    """What the values were stored as."""
+    """Type of the values in the data."""
 
     @abc.abstractmethod
     def encode(self, values: np.ndarray, at: Locator) -> PackedTensor:
-        """(N, ...) compact, or a DataError about the first value that does not fit."""
+        """The stored tensor (N, ...); DataError for the first value that does not fit."""
 
     @abc.abstractmethod
     def decode(self, x: np.ndarray) -> np.ndarray:
-        """Values in the form the data had."""
+        """Values in the form of the data."""
 
     @abc.abstractmethod
     def measure(self, x: Any, name: str) -> Space:
-        """The space of the field, its statistics from these compact rows."""
+        """The space of the field, with the statistics of these stored rows."""

@@ -1,7 +1,7 @@
 """Dates among the columns of a table: whole days, months, minutes or seconds since the earliest.
 
-A column is dates where every cell that is there is written in one form, which is found from the
-first; samples are written in that form again.
+A column holds dates if all its non-empty cells have one format, which the first cell determines;
+samples are written in the same format.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .scalar import EXACT, blank, refuse
 from .time_index import DAY, TimeIndex
 
 LOOKS = re.compile(r"\d{4}-\d{2}|\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d{1,2}:\d{2}(:\d{2})?)?")
-"""What may be a date; pandas finds the order of its parts."""
+"""Pattern of cells that may be dates; pandas finds the order of day, month and year."""
 LIMITS = np.array(["1000-01-01", "9999-12-01"], "datetime64[s]")
-"""Draws beyond these years are written as these."""
+"""Samples outside these years are clipped to them."""
 
 
 class Date(Codec):
-    """A moment, as ticks of a clock since the earliest."""
+    """A date or time, as ticks since the earliest one."""
 
     tag = "codec/date"
     clock: TimeIndex
-    """What a tick is, and how times are written."""
+    """The length of a tick and the format of times."""
     kind: Literal["counts", "real"] = "counts"
-    """Whether ticks are whole; seconds over years are too many for float32 and become days."""
+    """Whether ticks are whole; seconds over years exceed float32 and become days."""
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         seen = np.array([not blank(value) for value in values], bool)
@@ -48,7 +48,7 @@ class Date(Codec):
         wrong = np.flatnonzero(seen & np.isnat(times))
         if len(wrong):
             raise DataError(
-                f"{at(int(wrong[0]))}: {values[wrong[0]]!r} is no date of the form "
+                f"{at(int(wrong[0]))}: {values[wrong[0]]!r} is not a date of the format "
                 f"{self.clock.form}; fix the cell or leave it empty"
             )
         ticks = np.full(len(values), np.nan)
@@ -58,7 +58,7 @@ class Date(Codec):
                 ticks != np.rint(ticks),
                 ticks,
                 at,
-                f"steps of {self.clock.step} since {self.clock.origin} is no whole number of them",
+                f"steps of {self.clock.step} since {self.clock.origin} is not a whole number",
             )
         return torch.from_numpy(ticks.astype(np.float32))
 
@@ -75,7 +75,7 @@ class Date(Codec):
 
 
 def fit(values: np.ndarray, dtype: str) -> Date | None:
-    """The codec of the distinct cells of a column, where they are dates."""
+    """The codec for the distinct cells of a column; None if they are not dates."""
     if not all(isinstance(value, str) and LOOKS.fullmatch(value) for value in values):
         return None
     form = next(
@@ -97,17 +97,17 @@ def fit(values: np.ndarray, dtype: str) -> Date | None:
 
 
 def forms(cell: str) -> list[str]:
-    """How a date may be written, the month before the day first."""
+    """Possible formats of a date; month before day comes first."""
     from pandas.tseries.api import guess_datetime_format
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a day stands first, which is the question
+        warnings.simplefilter("ignore")  # whether the day comes first is what is being tested
         found = [guess_datetime_format(cell, dayfirst=first) for first in (False, True)]
     return [form for form in found if form and "%Y" in form]
 
 
 def parsed(cells: np.ndarray, form: str) -> Any:
-    """Times (N,), none where a cell is not written so."""
+    """Times (N,), missing for cells of another format."""
     import pandas as pd
 
     return (

@@ -1,11 +1,10 @@
-"""Between the values a user has and the compact tensors of a Source, there and back.
+"""Codecs of single values: numbers, binary values and categories.
 
-A codec is a value: it is fitted once, stored with a run, and reads other data in the run's terms
-or reports which cell does not fit. In a tensor a number that was not seen is NaN and a
-name that was not seen is -1.
+A codec is fitted once and stored with a run. It reads other data in the same way, or reports the
+cell that does not fit. In a tensor a missing number is NaN and a missing category is -1.
 
-Numbers far from zero beside their spread, such as seconds since 1970, less an offset: float32
-has no digits for both.
+Numbers that are large compared with their spread, such as seconds since 1970, are stored minus an
+offset, as float32 has too few digits for both.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from ..packed import statistics
 from .base import Codec, Locator
 
 MISSING = "(missing)"
-"""The name of what was not seen, where it is made a name."""
+"""The name of missing values if they are a category."""
 FLAGS = ({"false", "true"}, {"no", "yes"}, {"n", "y"}, {"f", "t"}, {"off", "on"})
 EXACT = 2**24
-"""Whole numbers up to here are float32 numbers."""
+"""Whole numbers up to this are exact in float32."""
 EXACT_FLOAT64 = 2**53
-"""Whole numbers up to here are float64 numbers."""
+"""Whole numbers up to this are exact in float64."""
 ROUNDING = 2.0**-24
-"""The largest relative error of a number made float32."""
+"""The largest relative error of rounding to float32."""
 
 
 class Number(Codec):
-    """A number: any, or a whole one."""
+    """A real or whole number."""
 
     tag = "codec/number"
     kind: Literal["real", "counts"]
@@ -60,22 +59,22 @@ class Number(Codec):
 
 
 class LenientNumber(Number):
-    """A number, or words that are read as a missing cell."""
+    """A number; text is read as a missing cell."""
 
     tag = "codec/lenient_number"
     lenient = True
 
 
 class Binary(Codec):
-    """One of two values, the second of which is 1."""
+    """One of two values; the second is encoded as 1."""
 
     tag = "codec/binary"
     values: tuple[str, str] = ("0", "1")
-    """The two as text."""
+    """The two values as text."""
 
     @property
     def is_text(self) -> bool:
-        """Whether the two are words rather than 0 and 1 or truth values."""
+        """Whether the two values are text rather than numbers or booleans."""
         return numpy_dtype(self.dtype).kind == "O"
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
@@ -102,23 +101,23 @@ class Binary(Codec):
 
 
 class Categorical(Codec):
-    """One of several names without order."""
+    """One of several categories without order."""
 
     tag = "codec/categorical"
     names: tuple[str, ...]
     """The names as text; the code of a name is its place."""
     category: Literal["", "unordered", "ordered"] = ""
-    """Whether a frame held them as a category."""
+    """Whether they were a pandas categorical."""
 
     @classmethod
     def fit(cls, values: np.ndarray, dtype: str, blank: bool = False) -> Categorical:
-        """The names that occur, sorted; `blank` adds a name for what was not seen."""
+        """Fit the sorted distinct values; `blank` adds a category for missing values."""
         found = sort({spelled(value) for value in distinct(values)[0]})
         return cls(names=(*found, *((MISSING,) if blank else ())), dtype=dtype)
 
     @property
     def typed(self) -> np.ndarray:
-        """The names as what they were stored as."""
+        """The categories in the type of the data."""
         dtype = numpy_dtype(self.dtype)
         names = [name for name in self.names if name != MISSING]
         return np.array(names) == "True" if dtype.kind == "b" else np.array(names, dtype)
@@ -146,24 +145,22 @@ class Categorical(Codec):
 
 
 def refuse(wrong: np.ndarray, values: np.ndarray, at: Locator, why: str) -> None:
-    """A DataError about the first row where `wrong`; NaN is never wrong."""
+    """DataError for the first row where `wrong` is true; NaN is never wrong."""
     if not wrong.any() or not (wrong := wrong & ~np.isnan(values)).any():
         return
     place = tuple(np.argwhere(wrong)[0])
-    raise DataError(
-        f"{at(place[0])}: {values[place]:.12g} {why}; fix the cell or leave the row out"
-    )
+    raise DataError(f"{at(place[0])}: {values[place]:.12g} {why}; fix the cell or remove the row")
 
 
 def finite(values: np.ndarray, at: Locator) -> np.ndarray:
-    """`values`, none of which is infinite in itself or as float32."""
+    """`values`, after checking that all are finite in float32."""
     refuse(np.isinf(values), values, at, "is not finite")
     refuse(np.abs(values) > np.finfo(np.float32).max, values, at, "is too large for float32")
     return values
 
 
 def blurred(column: np.ndarray) -> np.ndarray:
-    """Where float32 would change a number (N,) by more than 1e-3 of their spread."""
+    """Whether float32 changes each number (N,) by more than 1e-3 of their spread."""
     seen = column[~np.isnan(column)]
     spread = seen.std() if len(seen) and seen.min() < seen.max() else np.inf
     if np.abs(seen).max(initial=0) * ROUNDING <= 1e-3 * spread:
@@ -172,19 +169,19 @@ def blurred(column: np.ndarray) -> np.ndarray:
 
 
 def exact_enough(values: np.ndarray, at: Locator) -> None:
-    """A DataError where float32 would blur an entry."""
+    """DataError if float32 would change an entry too much."""
     flat = finite(values, at).reshape(len(values), -1)  # (N, D)
     for column in flat.T:
         if (wrong := blurred(column)).any():
             row = int(np.argmax(wrong))
             raise DataError(
-                f"{at(row)}: {column[row]:.17g} needs more digits than float32 has, "
-                "beside the spread of its column; subtract an offset from the column"
+                f"{at(row)}: {column[row]:.17g} needs more digits than float32 has "
+                "for the spread of its column; subtract an offset from the column"
             )
 
 
 def numbers(values: np.ndarray, at: Locator, lenient: bool = False) -> np.ndarray:
-    """float64, NaN where nothing was seen, and for what is no number where `lenient`."""
+    """Values as float64; missing ones are NaN, and text too if `lenient`."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     found = np.full(len(values), np.nan)
@@ -204,7 +201,7 @@ def numbers(values: np.ndarray, at: Locator, lenient: bool = False) -> np.ndarra
 
 
 def truths(values: np.ndarray) -> np.ndarray:
-    """Truth values that came as words made 1 and 0; everything else as it is."""
+    """Booleans written as text as 1 and 0; other values unchanged."""
     if values.dtype.kind in "biuf":
         return values
     known = {"true": 1.0, "false": 0.0}
@@ -212,7 +209,7 @@ def truths(values: np.ndarray) -> np.ndarray:
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The values that occur, and for each row the place of its own: -1 where nothing was seen."""
+    """The distinct values, and the index of each row's value; -1 if it is missing."""
     if values.dtype.kind in "biuf":
         found, place = np.unique(values, return_inverse=True)
         seen = ~np.isnan(found)  # NaN sorts last
@@ -224,7 +221,7 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def spelled(value: Any) -> str:
-    """A value as a name: trimmed, a whole float without its point."""
+    """A value as the name of a category: stripped, a whole float without its point."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value).strip()
@@ -239,7 +236,7 @@ def blank(value: Any) -> bool:
 
 
 def sort(names: set[str]) -> list[str]:
-    """By number where all are numbers, by letter otherwise."""
+    """Sorted as numbers if all are numbers, otherwise as text."""
     letters = sorted(names)
     try:
         return sorted(letters, key=float)
@@ -248,33 +245,33 @@ def sort(names: set[str]) -> list[str]:
 
 
 def look_up(values: np.ndarray, names: tuple[str, ...], at: Locator) -> np.ndarray:
-    """The place of each value among the names, int64; -1 where nothing was seen."""
+    """The index of each value among the names, int64; -1 if it is missing."""
     found, place = distinct(values)
     code = {name: number for number, name in enumerate(names)}
     known = [code.get(spelled(value), -2) for value in found]
-    codes = np.array([*known, code.get(MISSING, -1)], np.int64)[place]  # place -1 is the last
+    codes = np.array([*known, code.get(MISSING, -1)], np.int64)[place]  # index -1 is the last
     strange = np.flatnonzero(codes == -2)
     if len(strange):
         raise DataError(
             f"{at(strange[0])}: {spelled(values[strange[0]])!r} is not among the "
-            f"known names ({listed(names)}); fix the cell or leave the row out"
+            f"known categories ({listed(names)}); fix the cell or remove the row"
         )
     return codes
 
 
 def listed(names: Iterable[Any], most: int = 8) -> str:
-    """Names for a sentence, the first few where there are many."""
+    """Names for a message; only the first few if there are many."""
     words = [str(name) for name in names]
     return ", ".join(words[:most]) + (f", ... ({len(words)})" if len(words) > most else "")
 
 
 def codes_of(x: np.ndarray) -> np.ndarray:
-    """Codes that may have come as floats, -1 for NaN."""
+    """Codes, possibly floats, as integers; -1 for NaN."""
     return np.rint(np.where(np.isnan(x), -1, x)).astype(np.int64) if x.dtype.kind == "f" else x
 
 
 def choose(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """values[codes]; nothing where the code is -1."""
+    """values[codes]; None for code -1."""
     if (codes >= 0).all():
         return values[codes]
     padded = np.append(values.astype(object), [None])  # index -1 is the last
@@ -286,18 +283,18 @@ def choose(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The numpy type behind a stored name, pandas' nullable ones included; object for text."""
+    """The numpy type of a stored name, including pandas' nullable types; object for text."""
     found = re.match(r"(u?int|float)\d+|bool", name.lower())
     return np.dtype(found.group() if found else object)
 
 
 def shortest(x: np.ndarray) -> np.ndarray:
-    """float64 with the fewest digits that name the same float32: 0.1, not 0.10000000149."""
+    """float64 with the fewest digits that round to the same float32: 0.1, not 0.10000000149."""
     return x.astype(np.float32).astype(str).astype(np.float64)
 
 
 def whole_numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The nearest whole numbers the type can hold; NaN keeps them floating."""
+    """The nearest whole numbers of this type; they stay floats if some are NaN."""
     limits = np.iinfo(dtype)
     top = np.nextafter(float(limits.max), 0) if limits.bits == 64 else float(limits.max)
     found = np.clip(np.rint(x.astype(np.float64)), float(limits.min), top)
@@ -305,12 +302,12 @@ def whole_numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class Offset(Number):
-    """A number as its distance from one of the numbers."""
+    """A number minus an offset."""
 
     tag = "codec/offset_number"
     offset: int | float
-    """What is subtracted; log-likelihoods are the same with and without it. It is a whole number
-    where values exceed 2^53, and then values are computed with exactly."""
+    """The offset, which does not change log-likelihoods. If values exceed 2^53 it is whole and the
+    arithmetic is exact."""
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         if isinstance(self.offset, int):
@@ -327,8 +324,7 @@ class Offset(Number):
 
 
 def subtract(values: np.ndarray, offset: int, at: Locator) -> np.ndarray:
-    """values - offset as float64, exact for whole numbers of any size; NaN where a cell is
-    missing."""
+    """values - offset as float64, exact for whole numbers of any size; NaN if missing."""
     found = np.full(len(values), np.nan)
     for row, value in enumerate(values.tolist()):
         if blank(value):
@@ -350,7 +346,7 @@ def subtract(values: np.ndarray, offset: int, at: Locator) -> np.ndarray:
 
 
 def add(x: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:
-    """The whole numbers round(x) + offset that the type can hold, exact; None where x is NaN."""
+    """The whole numbers round(x) + offset that the type can hold, exact; None if x is NaN."""
     limits, seen = np.iinfo(dtype), ~np.isnan(x)
     moved = np.full(len(x), None, object)
     steps = np.rint(x[seen].astype(np.float64)).astype(np.int64).tolist()
@@ -359,15 +355,15 @@ def add(x: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:
 
 
 def is_large(values: np.ndarray) -> bool:
-    """Whether some whole number is beyond those that float64 holds exactly."""
+    """Whether some whole number exceeds those that are exact in float64."""
     if values.dtype.kind not in "iu" or not len(values):
         return False
     return int(values.max()) > EXACT_FLOAT64 or int(values.min()) < -EXACT_FLOAT64
 
 
 def fit_large(values: np.ndarray, dtype: str) -> Offset | None:
-    """The codec of distinct whole numbers beyond 2^53; None where their range is too wide for
-    float32 to hold their distances exactly."""
+    """The codec of distinct whole numbers beyond 2^53; None if their range is too wide for
+    exact distances in float32."""
     low, high = int(values.min()), int(values.max())
     if high - low > EXACT:
         return None
@@ -375,7 +371,7 @@ def fit_large(values: np.ndarray, dtype: str) -> Offset | None:
 
 
 def fit(values: np.ndarray, dtype: str) -> Offset:
-    """The codec of the distinct numbers of a column: whole ones stay whole where they fit."""
+    """The codec of the distinct numbers of a column: whole numbers stay whole if they fit."""
     middle = float(np.sort(values)[len(values) // 2])
     whole = "int" in dtype.lower() and np.abs(values - middle).max() <= EXACT
     return Offset(kind="counts" if whole else "real", dtype=dtype, offset=middle)

@@ -1,4 +1,4 @@
-"""Fields whose rows are steps in time, each row with its own length."""
+"""Fields whose rows are sequences, possibly of different lengths."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .scalar import EXACT, finite, refuse, whole_numbers
 
 
 class SequenceCodec(Codec, abc.ABC):
-    """Rows (T, *step); the statistics of a Space are those of the steps that exist."""
+    """Rows (T, *step); the statistics are those of the existing steps, without padding."""
 
     kind: Literal["real", "binary", "levels", "counts", "tokens"]
-    """What the numbers are."""
+    """Kind of the numbers."""
     size: int = 0
-    """How many levels there are."""
+    """Number of levels."""
     step: tuple[int, ...] = ()
     """The shape of one step."""
     longest: Annotated[int, Range(1)]
@@ -34,7 +34,7 @@ class SequenceCodec(Codec, abc.ABC):
 
     @abc.abstractmethod
     def encode(self, values: np.ndarray, at: Locator) -> Ragged:
-        """An object array of rows, end to end."""
+        """Concatenate an object array of rows."""
 
     @abc.abstractmethod
     def describe(self, rows: Ragged) -> str:
@@ -57,14 +57,14 @@ class SequenceCodec(Codec, abc.ABC):
         )
 
     def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
-        """Rows that `other` encoded, as this codec would have, or a sentence why not."""
+        """Rows encoded by `other`, converted to this codec; DataError if they do not fit."""
         if (
             not isinstance(other, SequenceCodec)
             or not isinstance(x, Ragged)
             or other.step != self.step
         ):
             raise DataError(
-                f"{name} is not in steps of shape {self.step} as the run's is; give "
+                f"{name} does not have steps of shape {self.step} as the run has; give "
                 "rows of such steps"
             )
         longest, shortest = int(x.length.max()), int(x.length.min())
@@ -76,22 +76,22 @@ class SequenceCodec(Codec, abc.ABC):
         if not self.varies and shortest < self.longest:
             raise DataError(
                 f"{name} has a row of {shortest} steps where every row of the run has "
-                f"{self.longest}; leave it out"
+                f"{self.longest}; remove it"
             )
         return x
 
 
 class Steps(SequenceCodec):
-    """Numbers step by step, as arrays hold them."""
+    """Sequences of numbers, from arrays."""
 
     tag = "codec/sequence"
 
     @classmethod
     def fit(cls, values: np.ndarray, at: Locator) -> Steps:
-        """What the types of the rows ask for."""
+        """Fit the codec to the types of the rows."""
         for row, steps in enumerate(values):
             if not len(steps):
-                raise DataError(f"{at(row)} has no steps; leave it out")
+                raise DataError(f"{at(row)} has no steps; remove it")
         dtype = np.result_type(*{steps.dtype for steps in values})
         ends = [(steps.min(), steps.max()) for steps in values]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
@@ -119,7 +119,7 @@ class Steps(SequenceCodec):
         return self.keep(rows, steps, lambda i: at(owner[i]))
 
     def keep(self, x: Ragged, steps: np.ndarray, at: Locator) -> Ragged:
-        """Steps as compact as their kind allows."""
+        """Steps in the smallest type of their kind."""
         if self.kind == "real":
             return x
         refuse(steps != np.rint(steps), steps, at, "has a fraction where whole numbers belong")
@@ -147,13 +147,13 @@ class Steps(SequenceCodec):
 
 
 def lengths(rows: Iterable[Any]) -> tuple[int, bool]:
-    """The longest, and whether some row is shorter."""
+    """The length of the longest row, and whether some row is shorter."""
     found = {len(row) for row in rows}
     return max(found), len(found) > 1
 
 
 def spread(length: Tensor, unit: float = 1) -> str:
-    """From the shortest to the longest, in units of a number of steps."""
+    """The range of lengths as text, divided by `unit`."""
     low, high = (
         f"{float(end) / unit:.3g}" if unit != 1 else str(int(end)) for end in length.aminmax()
     )
@@ -161,7 +161,7 @@ def spread(length: Tensor, unit: float = 1) -> str:
 
 
 def uneven(rows: Iterable[Any]) -> np.ndarray | None:
-    """Rows that differ in length alone, as an object array of arrays; None for any others."""
+    """Rows that differ only in length, as an object array of arrays; None for others."""
     arrays = [row if isinstance(row, np.ndarray) else np.asarray(row) for row in rows]
     if not arrays or any(a.ndim == 0 or a.dtype.kind not in "biuf" for a in arrays):
         return None
@@ -179,7 +179,7 @@ def pack(arrays: Collection[np.ndarray]) -> np.ndarray:
 
 
 def is_uneven(values: np.ndarray) -> bool:
-    """Whether an object array holds rows rather than names."""
+    """Whether an object array holds sequences rather than single values."""
     return (
         values.dtype.kind == "O"
         and values.ndim == 1

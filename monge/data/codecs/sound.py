@@ -1,4 +1,4 @@
-"""Sound: samples of an amplitude at a rate, and mu-law."""
+"""Sound as sampled amplitudes, and mu-law."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ MU = 255
 
 
 class Sound(SequenceCodec):
-    """Samples of an amplitude at a rate, one or several channels."""
+    """Sampled amplitudes, one or several channels."""
 
     tag = "codec/sound"
     rate: Annotated[int, Range(1)]
     """Samples per second."""
     bits: Bits = 16
-    """Of a sample in the file; 32 are floats."""
+    """Bits per sample in the file; 32 means floats."""
     mulaw: bool = False
     """Whether a level is a mu-law code."""
     parts: tuple[str, ...] = ()
-    """What the parts of a file's name are called, empty where they are not read."""
+    """Names of the parts of file names; empty for those that are not read."""
 
     @property
     def channels(self) -> int:
@@ -44,7 +44,7 @@ class Sound(SequenceCodec):
 
     @property
     def encoding(self) -> str:
-        """How a sample is written, as text."""
+        """The sample format, as text."""
         if self.mulaw:
             return "mu-law levels"
         return "floats" if self.bits == 32 else f"{self.bits}-bit levels"
@@ -57,7 +57,7 @@ class Sound(SequenceCodec):
         return Ragged.join(rows, ZERO[self.bits])
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        """PCM as a file of `bits` bits holds it."""
+        """PCM samples of `bits` bits."""
         if self.mulaw:
             return quantise(expand(torch.from_numpy(np.asarray(x))), self.bits).numpy()
         if self.kind == "real":
@@ -66,7 +66,7 @@ class Sound(SequenceCodec):
         return whole_numbers(levels - ZERO[self.bits], np.dtype(self.dtype))
 
     def clip(self, samples: np.ndarray) -> Clip:
-        """Decoded samples as a file."""
+        """Decoded samples as the content of a wav file."""
         return Clip(samples, self.rate, self.bits)
 
     def describe(self, rows: Ragged) -> str:
@@ -78,7 +78,9 @@ class Sound(SequenceCodec):
 
     def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
         if not isinstance(other, Sound):
-            raise DataError(f"{name} is not sound as the run's is; give wav files")
+            raise DataError(
+                f"{name} is not sound, but the run was fitted on sound; give wav files"
+            )
         for mine, its, word in (
             (f"{self.rate} Hz", f"{other.rate} Hz", f"+resample{self.rate}"),
             (self.encoding, other.encoding, "+mulaw" if self.mulaw else ""),
@@ -87,13 +89,13 @@ class Sound(SequenceCodec):
             if mine != its:
                 raise DataError(
                     f"{name} has {its} where the run has {mine}; "
-                    + (f"write its name with {word}" if word else f"give it {mine}")
+                    + (f"add {word} to its name" if word else f"convert it to {mine}")
                 )
         return super().adopt(other, x, name)
 
 
 def amplitude(x: Tensor, bits: int) -> Tensor:
-    """Stored samples as float64, 1 the loudest; floats are amplitudes already."""
+    """Stored samples as amplitudes in -1..1, float64; floats are amplitudes already."""
     if bits == 32:
         return x.double()
     half = 2 ** (bits - 1)
@@ -101,7 +103,7 @@ def amplitude(x: Tensor, bits: int) -> Tensor:
 
 
 def quantise(s: Tensor, bits: int) -> Tensor:
-    """Amplitudes as the nearest samples of `bits` bits, as they are stored."""
+    """Amplitudes as the nearest stored samples of `bits` bits."""
     if bits == 32:
         return s.float()
     half = 2 ** (bits - 1)
@@ -116,6 +118,6 @@ def compress(s: Tensor) -> Tensor:
 
 
 def expand(code: Tensor) -> Tensor:
-    """The amplitude a mu-law code stands for."""
+    """The amplitude of a mu-law code."""
     curve = 2 * code.double().round().clamp(0, MU) / MU - 1
     return curve.sign() * torch.expm1(curve.abs() * math.log1p(MU)) / MU

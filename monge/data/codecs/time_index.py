@@ -1,7 +1,7 @@
-"""Times at equal steps: how far apart they are, what season they have, how they are written.
+"""Times at equal steps: the length of a step, the season, and the format.
 
-A clock counts ticks from its origin: multiples of seconds, working days or calendar months,
-or plain numbers. What is not on its grid is irregular.
+Times are counted in ticks from an origin: multiples of seconds, working days or calendar months,
+or plain numbers. Times off this grid are irregular.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .base import Codec, Locator
 DAY = 86_400
 ISO_TIME = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?)?\S*")
 FORMS = {7: "%Y-%m", 10: "%Y-%m-%d", 16: "%Y-%m-%d %H:%M"}
-"""How a time is written, by the number of characters it has."""
+"""The format of a time, by its number of characters."""
 Times = Any
-"""Arrays of datetime64[s], or of float64 where times are numbers."""
+"""Arrays of datetime64[s], or of float64 if times are numbers."""
 
 
 class TimeIndex(Codec):
@@ -32,16 +32,16 @@ class TimeIndex(Codec):
 
     tag = "codec/time_index"
     origin: str
-    """The first time, as it is written."""
+    """The first time, as text."""
     every: float = 1.0
     """Seconds, days, months or numbers between two ticks."""
     unit: Literal["number", "second", "business", "month"] = "number"
-    """What `every` counts."""
+    """Unit of `every`."""
     form: str = ""
-    """How times are written, in the letters of strftime; nothing for numbers."""
+    """Format of times for strftime; empty for numbers."""
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
-        """values: ticks, which whoever cut the windows has counted."""
+        """values: ticks, already counted by the code that makes windows."""
         return torch.from_numpy(np.asarray(values, np.float64))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
@@ -75,13 +75,13 @@ class TimeIndex(Codec):
             case "month":
                 month = self.start.astype("datetime64[M]")
                 rest = self.start - month.astype("datetime64[s]")
-                last = day_of(self.start + np.timedelta64(DAY, "s")) == 1  # the ends of months
+                last = day_of(self.start + np.timedelta64(DAY, "s")) == 1  # end of month
                 moved = (month + steps + last).astype("datetime64[s]")
                 return moved - np.timedelta64(DAY, "s") if last else moved + rest
         return self.start + ticks * self.every
 
     def ticks(self, times: Times) -> NDArray[np.float64]:
-        """Times as ticks; what is off the grid has a fraction."""
+        """Times as ticks; those off the grid have a fraction."""
         match self.unit:
             case "second":
                 return (times - self.start).astype(np.float64) / self.every
@@ -97,7 +97,7 @@ class TimeIndex(Codec):
         return (times - self.start) / self.every
 
     def written(self, ticks: np.ndarray) -> NDArray[Any]:
-        """Ticks as text, or as the numbers they were."""
+        """Ticks as text, or as numbers if times are numbers."""
         times = self.times(ticks)
         if self.unit == "number":
             return times
@@ -107,8 +107,8 @@ class TimeIndex(Codec):
 
     @property
     def season(self) -> int:
-        """Ticks of the cycle such times are known for: a year of months, weeks or quarters, a
-        week of days, a day of hours and minutes, a minute of seconds; 1 for plain numbers."""
+        """Ticks per natural cycle: a year for months, weeks or quarters, a week for days, a day
+        for hours and minutes, a minute for seconds; 1 for plain numbers."""
         if self.unit == "number":
             return 1
         if self.unit == "business":
@@ -119,13 +119,13 @@ class TimeIndex(Codec):
         return max(1, round(cycle / self.every))
 
     def calendar(self, ticks: np.ndarray) -> NDArray[np.float32]:
-        """Where each tick stands in the day, the week and the year, as sine and cosine, (T, K)."""
+        """Phase of each tick in the day, the week and the year, as sine and cosine, (T, K)."""
         if self.unit == "number":
             raise DataError(
-                "data.calendar needs a column of dates, and the times are numbers; leave it out"
+                "data.calendar needs a column of dates, but the times are numbers; remove it"
             )
         seconds = self.times(ticks).astype(np.int64)
-        cycles = [(7 * DAY, 3 * DAY), (365.2425 * DAY, 0)]  # 1970 began on a Thursday
+        cycles = [(7 * DAY, 3 * DAY), (365.2425 * DAY, 0)]  # 1 January 1970 was a Thursday
         if self.unit == "second" and self.every < DAY:
             cycles.insert(0, (DAY, 0))
         if self.unit == "month":
@@ -140,14 +140,14 @@ def day_of(time: Times) -> int:
 
 
 def is_dates(cells: np.ndarray) -> bool:
-    """Whether a column of text is times as the standard writes them, most of them different."""
+    """Whether a column of text holds ISO times, most of them different."""
     if not all(isinstance(cell, str) and ISO_TIME.fullmatch(cell.strip()) for cell in cells):
         return False
     return 2 * len(set(cells)) > len(cells)
 
 
 def read(cells: np.ndarray, name: str) -> tuple[Times, str]:
-    """A column of times, and how they are written."""
+    """A column of times, and their format."""
     if cells.dtype.kind in "iuf":
         return cells.astype(np.float64), ""
     import pandas as pd
@@ -165,13 +165,13 @@ def read(cells: np.ndarray, name: str) -> tuple[Times, str]:
         form = FORMS.get(len(str(cells[0])), "%Y-%m-%d %H:%M:%S")
         return found.tz_localize(None).to_numpy().astype("datetime64[s]"), form
     raise DataError(
-        f"column {name!r} holds {cells[0]!r}, which is no time that can be read; "
+        f"column {name!r} holds {cells[0]!r}, which is not a known format of time; "
         "write times as 2016-07-01 00:00:00, or name another column with data.time"
     )
 
 
 def fit(times: Times, form: str) -> TimeIndex:
-    """The clock whose grid most of the times, which are in order, stand on."""
+    """The grid that contains most of these times, which are in order."""
     gaps = np.diff(times)
     gaps = gaps[gaps > gaps.dtype.type(0)]
     if not len(gaps):
@@ -190,6 +190,6 @@ def fit(times: Times, form: str) -> TimeIndex:
 
 
 def works(times: Times) -> bool:
-    """Whether no time is on a weekend, and there were weekends."""
+    """Whether the times span weekends but none falls on one."""
     days = times.astype("datetime64[D]")
     return bool(np.is_busday(days).all()) and bool(np.diff(days).astype(int).max() > 2)

@@ -1,9 +1,9 @@
-r"""Text as tokens: characters, words, bytes or subwords, there and back.
+r"""Text as tokens: characters, words, bytes or subwords.
 
-Subwords are byte-level BPE (Sennrich et al. 2016; Radford et al. 2019): the 256 bytes are symbols,
-and the most frequent pair of neighbours within a word (its blank in front included) is made one
-symbol, again and again. So every UTF-8 string has tokens and comes back as it was. Characters come
-back too, and one that was never seen is refused; words beyond the vocabulary become one symbol.
+Subwords are byte-level BPE (Sennrich et al. 2016; Radford et al. 2019): it starts from the 256
+bytes and repeatedly merges the most frequent pair of neighbours within a word (including the blank
+before it) into one symbol. Every UTF-8 string can be encoded, and decoding is exact. Characters
+are exact too, but unknown ones are refused; words outside the vocabulary become one symbol.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
 Unit = Literal["chars", "words", "bytes", "bpe"]
 BYTES = 256
 UNKNOWN = "<unk>"
-"""The symbol of a word beyond the vocabulary."""
+"""The symbol of words outside the vocabulary."""
 WORDS = re.compile(r" ?\w+| ?[^\w\s]+|\s")
-"""Words, marks and white space, end to end the whole text; a blank belongs to what follows it."""
+"""Words, punctuation and white space; a blank belongs to the word after it."""
 VOCABULARY = {"words": 10_000, "bpe": 4_000}
 """Default size of the vocabulary."""
 
 
 class Text(Steps):
-    """Rows of text as symbols 0..size-1, of which the last ends a row where rows end."""
+    """Rows of text as symbols 0..size-1; with `ends`, the last symbol ends a row."""
 
     tag = "codec/text"
     kind: Literal["real", "binary", "levels", "counts", "tokens"] = "tokens"
     unit: Unit
-    """What a symbol is."""
+    """Kind of token."""
     symbols: tuple[str, ...] = ()
-    """Characters or words, the code of each its place; words begin with the unknown one."""
+    """Characters or words, in the order of their codes; the first word is the unknown one."""
     merges: tuple[tuple[int, int], ...] = ()
-    """Subwords: the two symbols that each further symbol joins; the first 256 are the bytes."""
+    """Subwords: the two symbols merged into each symbol after the 256 bytes."""
     ends: bool = False
-    """Whether rows end with a symbol of their own; otherwise they are blocks of running text."""
+    """Whether rows end with an end symbol; otherwise they are blocks of running text."""
     dtype: str = "str"
 
     @classmethod
     def fit(
         cls, unit: Unit, texts: Sequence[str], train: Sequence[str], vocabulary: int, ends: bool
     ) -> Text:
-        """An alphabet of all texts; words and subwords by their frequency in `train`."""
+        """Fit characters of all texts, or frequent words or subwords of `train`."""
         symbols: tuple[str, ...] = ()
         merges: tuple[tuple[int, int], ...] = ()
         if unit == "chars":
@@ -85,8 +85,7 @@ class Text(Steps):
         return np.uint8 if self.size <= BYTES else np.int16 if self.size <= 2**15 else np.int32
 
     def codes(self, texts: Sequence[str], at: Locator) -> np.ndarray:
-        """The symbols of each text, an object array of arrays; at(i) begins a sentence about
-        text i."""
+        """The symbols of each text, an object array of arrays; at(i) names text i in messages."""
         last = [] if self.end is None else [self.end]
         cut: dict[Unit, Callable[[Sequence[str], Locator], Iterable[np.ndarray | list[int]]]] = {
             "chars": self.characters,
@@ -114,9 +113,9 @@ class Text(Steps):
             if len(strange):
                 where = int(strange[0])
                 raise DataError(
-                    f"{at(number)}: {text[where]!r}, character {where + 1}, is none "
-                    f"of the {len(points)} characters of the training text; leave it "
-                    "out, or fit with data.tokens=bytes or bpe"
+                    f"{at(number)}: {text[where]!r}, character {where + 1}, is not "
+                    f"one of the {len(points)} characters of the training text; remove "
+                    "it, or fit with data.tokens=bytes or bpe"
                 )
             yield place
 
@@ -132,7 +131,7 @@ class Text(Steps):
         return (each.ids for each in found)
 
     def spell(self, row: Sequence[int]) -> str:
-        """The text of some symbols, up to the one that ends it."""
+        """The text of some symbols, up to the end symbol."""
         codes = [int(code) for code in row]
         if self.end in codes:
             codes = codes[: codes.index(self.end)]
@@ -142,14 +141,14 @@ class Text(Steps):
         return b"".join(known[code] for code in codes).decode("utf-8", "replace")
 
     def pieces(self, row: Sequence[int]) -> list[str]:
-        """What each symbol alone stands for, up to and with the one that ends the row."""
+        """The text of each symbol, up to and including the end symbol."""
         return ["</s>" if code == self.end else self.spell([code]) for code in map(int, row)]
 
     def encode(self, values: np.ndarray, at: Locator) -> Ragged:
-        """`values` are symbols already: a reader cuts running text into blocks of them."""
+        """`values` are symbols already, as readers cut running text into blocks of symbols."""
         for row, codes in enumerate(values):
             if not len(codes):
-                raise DataError(f"{at(row)} is empty; leave it out")
+                raise DataError(f"{at(row)} is empty; remove it")
         length = torch.tensor([len(codes) for codes in values])
         flat = torch.from_numpy(np.concatenate(list(values)))
         return Ragged(flat, length.cumsum(0) - length, length)
@@ -187,7 +186,7 @@ class Text(Steps):
         return x
 
     def vocabulary(self) -> dict[str, Any]:
-        """Subwords as `tokenizers` reads them, characters and words as a list."""
+        """Subwords in the format of `tokenizers`, characters and words as a list."""
         if self.unit == "bpe":
             return {"tokenizer": json.loads(tokenizer(self.merges).to_str())}
         return {"symbols": list(self.symbols)}
@@ -209,7 +208,7 @@ def letters() -> tuple[str, ...]:
 
 @cache
 def spelling(merges: tuple[tuple[int, int], ...]) -> tuple[bytes, ...]:
-    """The bytes of each symbol; two merges may spell the same, which is then one symbol."""
+    """The bytes of each symbol; two merges may give the same bytes, which are then one symbol."""
     known = {bytes([byte]): byte for byte in range(BYTES)}
     listed = list(known)
     for left, right in merges:
@@ -222,7 +221,7 @@ def spelling(merges: tuple[tuple[int, int], ...]) -> tuple[bytes, ...]:
 
 @cache
 def tokenizer(merges: tuple[tuple[int, int], ...]) -> Tokenizer:
-    """What cuts text into subwords."""
+    """The tokenizer of these merges."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = letters()

@@ -1,13 +1,13 @@
 """Series: one or several channels at equal steps of time, read as windows of past and future.
 
-A window is `lookback` steps followed by `horizon` steps; there is one for each place where it
-fits, and all of them are views of one array. The fields of a window: `series` (all of it), `past`,
+A window is `lookback` steps followed by `horizon` steps; there is one at each position where it
+fits, and all are views of one array. The fields of a window: `series` (all of it), `past`,
 `future`, `time` (of the first step of the future), and on request `known` (columns whose future is
-known beforehand) and `calendar` (day, week and year), both over the steps of the future.
+known in advance) and `calendar` (day, week and year), both over the steps of the future.
 
 Splits are by time: training comes first, then validation, then test. A window belongs to the
-split that holds the whole of its future; what it looks back on may lie before, since that is known
-when the forecast is made. A future that straddles two splits is in neither, so nothing leaks.
+split that contains all of its future; its past may lie in an earlier split, as it is known when
+the forecast is made. A window whose future straddles two splits is left out, so nothing leaks.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .time_index import TimeIndex
 
 @dataclass(frozen=True)
 class Series:
-    """Steps in their order; recordings of their own stand end to end."""
+    """Steps in order; separate recordings are concatenated."""
 
     name: str
     values: NDArray[np.float32]  # (T, C)
     channels: tuple[str, ...]
     clock: TimeIndex
-    known: NDArray[np.float32]  # (T + what is known beyond the end, K)
+    known: NDArray[np.float32]  # (T + steps known after the end, K)
     covariates: tuple[str, ...] = ()
-    column: str = "time"  # what the column of times is called
+    column: str = "time"  # name of the column of times
     lengths: tuple[int, ...] = ()  # of the recordings
     notes: tuple[str, ...] = ()
 
@@ -62,17 +62,17 @@ class Window(Codec):
 
     tag = "codec/window"
     channels: tuple[str, ...]
-    """What the numbers of a step are called."""
+    """Names of the numbers of a step."""
     before: Annotated[int, Range(0)] = 0
     """Steps of a window before these."""
     steps: Annotated[int, Range(1)]
-    """How many there are."""
+    """Number of steps."""
     after: Annotated[int, Range(0)] = 0
     """Steps of a window after these."""
     season: Annotated[int, Range(1)] = 1
     """Steps of the cycle that a naive forecast repeats."""
     vector: bool
-    """Whether a step is a vector, not a number."""
+    """Whether a step is a vector rather than a number."""
 
     @property
     def step(self) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class Window(Codec):
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """What the numbers of a window are called."""
+        """Names of the numbers of a window."""
         return tuple(
             f"{name}+{step}" for step in range(1, self.steps + 1) for name in self.channels
         )

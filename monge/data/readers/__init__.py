@@ -1,1 +1,1 @@
-"""Readers: files and Python objects become raw columns."""
+"""Readers of files and Python objects."""

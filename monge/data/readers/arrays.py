@@ -1,9 +1,9 @@
 """Arrays, tensors, pairs, datasets and rows from Python, and .npy and .npz files.
 
-The type of an array says what it holds: floats are real, booleans and integers that are only 0
-and 1 are binary, bytes are levels, other integers are counts, text is names. Images are
-(N, H, W), (N, C, H, W) or (N, H, W, C) with 1, 3 or 4 channels. Rows that are arrays and differ in
-length alone are sequences.
+The type of an array decides its kind: floats are real, booleans and integers that are only 0 and 1
+are binary, bytes are levels, other integers are counts, strings are categories. Images are
+(N, H, W), (N, C, H, W) or (N, H, W, C) with 1, 3 or 4 channels. Arrays that differ only in length
+are sequences.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Layout = Literal["", "HW", "HWC"]
 
 
 def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> RawData:
-    """Fields of equal length; what is called y, label or target is the target."""
+    """Fields of equal length; a field called y, label or target is the target."""
     for field, array in values.items():
         if array.ndim == 0 or (len(array) and not array.size):
             raise DataError(f"{field} of {name} has the shape {array.shape}; give rows of values")
@@ -76,7 +76,7 @@ def from_pair(x: Any, y: Any, name: str = "pair") -> RawData:
 
 
 def from_rows(rows: Iterable[Any], name: str) -> RawData:
-    """Rows one by one: numbers, vectors, mappings, or (x, y) items of a torch Dataset."""
+    """Rows: numbers, vectors, mappings, or (x, y) items of a torch Dataset."""
     items = list(rows)
     first = items[0] if items else None
     if isinstance(first, Mapping):
@@ -92,7 +92,7 @@ def from_rows(rows: Iterable[Any], name: str) -> RawData:
 
 
 def stacked(items: list[Any], name: str) -> np.ndarray:
-    """Rows as one array; arrays that differ in length alone, as an array of arrays."""
+    """Rows as one array; arrays that differ only in length as an object array."""
     arrays = [numpy_of(item) for item in items]
     if (
         all(isinstance(item, np.ndarray | torch.Tensor) for item in items)
@@ -103,7 +103,7 @@ def stacked(items: list[Any], name: str) -> np.ndarray:
     if len(shapes) > 1:
         raise DataError(
             f"the rows of {name} have the shapes {listed(sorted(shapes))}; give every "
-            "row the same, or arrays where their lengths are meant to differ"
+            "row the same shape, or make them arrays that differ only in length"
         )
     return np.stack(arrays) if arrays else np.empty(0)
 
@@ -130,7 +130,7 @@ def read_file(path: Path) -> RawData:
             arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except MemoryError as error:
         raise DataError(
-            f"{path} states a shape that memory cannot hold ({error}); save it again "
+            f"{path} has a shape that does not fit into memory ({error}); save it again "
             "with numpy.save or numpy.savez"
         ) from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
@@ -157,7 +157,7 @@ def from_archive(arrays: Mapping[str, np.ndarray], name: str) -> RawData:
 
 
 def fit(values: np.ndarray, at: Locator, label: bool = False) -> Codec:
-    """The codec that the type of an array asks for."""
+    """The codec for the type of an array."""
     if is_uneven(values):
         return Steps.fit(values, at)
     if values.dtype.kind == "O" or label:
@@ -172,14 +172,14 @@ def fit(values: np.ndarray, at: Locator, label: bool = False) -> Codec:
 
 
 def fit_large_integers(values: np.ndarray, at: Locator) -> Codec:
-    """Whole numbers beyond 2^53: exact as distances from one of them, or refused."""
+    """The codec of whole numbers beyond 2^53: exact with an offset, or refused."""
     codec = scalar.fit_large(values, str(values.dtype)) if values.ndim == 1 else None
     if codec is None:
         row = int(np.argmax([is_large(part) for part in values.reshape(len(values), -1)]))
         raise DataError(
             f"{at(row)}: expected whole numbers up to 2^53, or one column within a range of "
             f"2^24, found {values.min()} to {values.max()}; subtract an offset, or convert them "
-            "to text for names"
+            "to text for categories"
         )
     return codec
 
@@ -206,7 +206,7 @@ def fit_shaped(values: np.ndarray, at: Locator) -> Codec:
 
 
 def kind_of(values: np.ndarray, at: Locator) -> tuple[Any, int]:
-    """real, binary, levels or counts, and how many levels."""
+    """real, binary, levels or counts, and the number of levels."""
     if values.dtype.kind == "f":
         return "real", 0
     if values.dtype.kind == "b" or is_binary(values):
@@ -231,5 +231,5 @@ def layout_of(values: np.ndarray) -> Layout:
     if values.ndim == 3 and values.dtype.kind != "f":
         return "HW"
     first, last = values.shape[1], values.shape[-1]
-    ranks = {channels: rank for rank, channels in enumerate(CHANNELS)}  # 4 is rather a height
+    ranks = {channels: rank for rank, channels in enumerate(CHANNELS)}  # 4 is more likely a height
     return "HWC" if values.ndim == 4 and ranks.get(last, 9) < ranks.get(first, 9) else ""

@@ -1,10 +1,10 @@
-"""Sound: wav files and folders of them, one row per file, each with its own length.
+"""Sound: wav files and folders of them, one row of any length per file.
 
-Samples are levels 0..2^bits - 1 in the order of their amplitude, so that nothing is lost; floats
-are real. Folders under the root are labels, and so are the parts of the file names between
-underscores where all names have equally many: digit_speaker_take.wav.
+Samples are levels 0..2^bits - 1 in the order of their amplitude, without loss; floats are real.
+Folders under the root are labels, and so are the parts of the file names between underscores, if
+all names have the same number of parts: digit_speaker_take.wav.
 
-mu-law (ITU-T G.711; van den Oord et al. 2016) makes 256 levels of them: with s in [-1, 1],
+mu-law (ITU-T G.711; van den Oord et al. 2016) reduces them to 256 levels: with s in [-1, 1],
 
     f(s) = sign(s) ln(1 + mu |s|) / ln(1 + mu),  mu = 255,  code = round((f + 1) / 2 * mu).
 """
@@ -35,7 +35,7 @@ SUFFIX = ".wav"
 
 
 def is_sound(path: Path) -> bool:
-    """What only looks like a file counts, so that it is refused as it is read, not left out."""
+    """By suffix; also for broken links, so that they are refused on reading, not ignored."""
     return path.suffix.lower() == SUFFIX and not path.is_dir() and path.name[0] != "."
 
 
@@ -47,7 +47,7 @@ def find(folder: Path) -> list[Path]:
 def read(
     shelves: Mapping[Path, Several[Path]], name: str, options: Options, form: ReadFormat
 ) -> RawData:
-    """A row for each file of each folder, brought to one form."""
+    """One row per file of each folder, converted to one format."""
     paths = [path for shelf in shelves.values() for path in shelf]
     for path in paths:
         content.check(path)
@@ -88,17 +88,16 @@ def fit(clips: Several[Clip], parts: tuple[str, ...] = ()) -> Sound:
         step=first.samples.shape[1:],
         longest=longest,
         varies=varies,
-        bits=cast(Bits, first.bits),  # none has 64 here
+        bits=cast(Bits, first.bits),  # never 64 here
         dtype=str(first.samples.dtype),
         parts=parts,
     )
 
 
 def conformed(clip: Clip, form: ReadFormat) -> Clip:
-    """A clip in the rate and channels that `form` asks for; floats have 32 bits, in which models
-    compute."""
+    """A clip with the rate and channels of `form`; floats are converted to 32 bits."""
     if clip.bits == 64:
-        with np.errstate(over="ignore"):  # what is infinite in 32 bits is refused with its row
+        with np.errstate(over="ignore"):  # values that overflow are refused later, with their row
             clip = replace(clip, samples=clip.samples.astype(np.float32), bits=32)
     if form.mono:
         clip = replace(clip, samples=joined(clip.samples, clip.bits))
@@ -116,7 +115,7 @@ def joined(samples: np.ndarray, bits: int) -> np.ndarray:
 
 
 def resampled(samples: np.ndarray, old: int, new: int, bits: int) -> np.ndarray:
-    """Samples at another rate, what the new rate cannot hold filtered out before."""
+    """Samples at another rate, with an anti-aliasing filter."""
     from scipy.signal import resample_poly
 
     shared = math.gcd(old, new)

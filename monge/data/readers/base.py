@@ -1,4 +1,4 @@
-"""What a reader hands over: named values, rows first, not yet encoded, and where rows stand."""
+"""The output of a reader: named values, not yet encoded, and the location of each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class RowLocations:
-    """How sentences call rows: by file and line, or by number from 1."""
+    """The location of rows in messages: file and line, or number from 1."""
 
     lines: np.ndarray  # (N,) from 1, as in the file
     owner: np.ndarray  # (N,) index into `files`
@@ -42,7 +42,7 @@ class RowLocations:
         return RowLocations(self.lines[rows], self.owner[rows], self.files)
 
     def at(self, what: str) -> Locator:
-        """The beginning of a sentence about a cell of `what`."""
+        """Names a cell of `what` at the start of a message."""
 
         def where(row: int) -> str:
             file = self.files[self.owner[row]]
@@ -53,37 +53,37 @@ class RowLocations:
 
 @dataclass(frozen=True)
 class ReadFormat:
-    """What files are brought to as they are read: the words of the name say it, and the terms of a
-    run."""
+    """The format that files are converted to when read: from the transforms in the name, and from
+    the schema of a run."""
 
     side: int | None = None  # of images
     rate: int | None = None  # of sounds
     mono: bool = False
-    parts: tuple[str, ...] = ()  # of the names of sound files, as an earlier run calls them
-    texts: Mapping[str, Codec] = field(default_factory=dict)  # how an earlier run reads text
+    parts: tuple[str, ...] = ()  # names of the parts of sound file names in an earlier run
+    texts: Mapping[str, Codec] = field(default_factory=dict)  # text codecs of an earlier run
 
 
 @dataclass(frozen=True)
 class RawData:
-    """Fields as they were found; a table has one for each column."""
+    """Fields as read; a table has one per column."""
 
     name: str
     values: Mapping[str, Any]  # a numpy array, or in a table a pandas Series
     main: tuple[str, ...]
     places: RowLocations
     target: str | None = None
-    inputs: tuple[str, ...] = ()  # what the target is predicted from; none means all beside it
+    inputs: tuple[str, ...] = ()  # the fields a target is predicted from; empty for all others
     table: bool = False
     plain: bool = False  # whether numbers have neither atoms nor bounds, as in published tables
-    named: bool = True  # whether the names of the columns are the file's own
-    keys: Mapping[str, str | int] = field(default_factory=dict)  # what a frame calls its columns
-    labels: frozenset[str] = frozenset()  # fields that hold names whatever they look like
-    codecs: Mapping[str, Codec] = field(default_factory=dict)  # known beforehand
+    named: bool = True  # whether the column names come from the file
+    keys: Mapping[str, str | int] = field(default_factory=dict)  # column labels of a frame
+    labels: frozenset[str] = frozenset()  # fields that are always categorical
+    codecs: Mapping[str, Codec] = field(default_factory=dict)  # codecs that the reader knows
     split: np.ndarray | None = None  # (N,) index into SPLITS
     density: Callable[[Tensor], Tensor] | None = None
     notes: tuple[str, ...] = ()
-    numbered: bool = False  # whether `split` is one of several that were there
-    carved: bool = False  # whether the reader made `split`, since tokens or blocks depend on it
+    numbered: bool = False  # whether `split` is one of several in the data
+    carved: bool = False  # whether the reader made `split`, as tokens or blocks depend on it
 
     def __len__(self) -> int:
         return len(self.places.lines)
@@ -93,7 +93,7 @@ class RawData:
 
 
 def join(parts: Mapping[str, RawData], name: str) -> RawData:
-    """Files of one kind, keyed by their split, as one."""
+    """Join files of one kind, keyed by their split."""
     raws = align(list(parts.values()))
     first = raws[0]
     values = {
@@ -112,7 +112,7 @@ def join(parts: Mapping[str, RawData], name: str) -> RawData:
 
 
 def align(raws: list[RawData]) -> list[RawData]:
-    """All with the field names of the first file that has names."""
+    """Give all files the field names of the first that has names."""
     leader = next((raw for raw in raws if raw.named), raws[0])
     return [rename(raw, leader) for raw in raws]
 
@@ -139,6 +139,6 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
     if len(shapes) > 1:
         raise DataError(
             f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
-            "different splits; bring them to one, images with +resize64"
+            "different splits; make them equal; resize images with +resize64"
         )
     return np.concatenate(pieces)

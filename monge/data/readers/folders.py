@@ -1,6 +1,6 @@
 """Folders: of images, sounds or texts, of one file per split, or a table with numbered splits.
 
-A table with numbered splits is the form in which regression benchmarks are passed on: data.txt,
+A table with numbered splits is a common format of regression benchmarks: data.txt,
 index_features.txt, index_target.txt, and index_train_k.txt with index_test_k.txt for each split k.
 """
 
@@ -21,16 +21,18 @@ from . import audio, images, paired_images, parallel_text, tables, text
 from .base import SPLITS, RawData, ReadFormat, join
 
 DOCUMENTS = ("readme", "license", "licence")
-"""Files about data."""
+"""Files that describe data."""
 NUMBERED_SPLITS = {"data.txt", "index_features.txt", "index_target.txt"}
 
 
 def files_of(folder: Path) -> list[Path]:
-    """What a folder holds, in order, without hidden files."""
+    """The entries of a folder, sorted, without hidden files."""
     try:
         files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
     except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror}); check its rights") from error
+        raise DataError(
+            f"{folder} cannot be read ({error.strerror}); check its permissions"
+        ) from error
     for path in files:
         content.check_kind(path)
     return files
@@ -53,7 +55,7 @@ def has_idx(folder: Path) -> bool:
 
 
 def read_idx(folder: Path) -> RawData:
-    """Images and labels as MNIST has them, one pair of files per split."""
+    """Images and labels in the format of MNIST, one pair of files per split."""
     paths, name = [path for path in files_of(folder) if images.is_idx(path)], name_of(folder)
     return by_split(paths, name, lambda paths: images.read_idx(paths, name))
 
@@ -63,7 +65,7 @@ def has_images(folder: Path) -> bool:
 
 
 def read_images(folder: Path, form: ReadFormat) -> RawData:
-    """Images with their folders as labels, or pairs of images in a/ and b/, by split or not."""
+    """Images labelled by their folders, or pairs in a/ and b/, with or without splits."""
     found = {path: images.find(path) for path in split_folders(folder)}
     if not any(found.values()):
         return read_image_folder(folder, form.side, paired_images.is_pair(folder))
@@ -142,8 +144,7 @@ def read_tables(
     ]
     if not readable:
         raise DataError(
-            f"{folder} holds nothing that can be read; put a table, arrays, idx "
-            "files, images or sounds in it"
+            f"{folder} holds no readable file; add a table, arrays, idx files, images or sounds"
         )
 
     def read_one(paths: Sequence[Path]) -> RawData:
@@ -174,7 +175,7 @@ def by_split(paths: Sequence[Path], name: str, reader: Callable[[list[Path]], Ra
 
 
 def split_of(path: Path) -> str | None:
-    """train, valid or test where a word of the name stands for it."""
+    """train, valid or test if part of the name stands for it."""
     for word in re.split(r"[^a-z0-9]+", path.name.lower()):
         for split, starts in (("train", "train"), ("valid", "valid"), ("test", "test")):
             if word.startswith(starts):
@@ -185,14 +186,16 @@ def split_of(path: Path) -> str | None:
 
 
 def read_numbered(folder: Path, options: Options) -> RawData:
-    """The table with the split that `data.split` chooses; validation rows are carved from its
+    """The table with the split that `data.split` chooses; validation rows are taken from its
     training rows."""
     raw = tables.read_file(folder / "data.txt", options)
     columns = list(raw.values)
     inputs = [columns[i] for i in numbers(folder / "index_features.txt", len(columns))]
     target = [columns[i] for i in numbers(folder / "index_target.txt", len(columns))]
     if len(target) != 1:
-        raise DataError(f"{folder / 'index_target.txt'} names {len(target)} columns; name one")
+        raise DataError(
+            f"{folder / 'index_target.txt'} names {len(target)} columns; name exactly one"
+        )
     values = {key: raw.values[key] for key in columns if key in inputs or key in target}
     train, test = (find(folder, part, options.split) for part in ("train", "test"))
     split = np.full(len(raw), -1)
@@ -223,12 +226,12 @@ def find(folder: Path, part: str, number: int) -> Path:
 
 
 def numbers(path: Path, limit: int) -> np.ndarray:
-    """Places from 0, one a line, below `limit`."""
+    """Indices from 0 to `limit` - 1, one per line."""
     content.check(path)
     try:
         found = np.loadtxt(path, ndmin=1)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} does not hold a number a line ({error}); fix it") from error
+        raise DataError(f"{path} does not hold one number per line ({error}); fix it") from error
     if not len(found) or not np.isin(found, np.arange(limit)).all():
         raise DataError(f"{path} must hold whole numbers from 0 to {limit - 1}; fix it")
     return found.astype(np.int64)

@@ -1,10 +1,10 @@
-"""Images: folders of files, whose folders are labels, and idx files as MNIST has them.
+"""Images: folders of files, labelled by their folders, and idx files in the format of MNIST.
 
-An image has one frame and at most 8 bits per channel; others are refused, since levels are bytes.
-Of a .jpg that holds further images (previews, the second view of a pair) the first is read.
+An image has one frame and at most 8 bits per channel; others are refused, as levels are bytes.
+If a .jpg holds several images (previews, stereo pairs), the first is read.
 
-A folder may describe its images in metadata.csv (or .tsv): a line for each, with the column
-file_name and others, such as a caption, each of which is a field.
+A folder may describe its images in metadata.csv (or .tsv): one line per image, with the column
+file_name and others, such as a caption, each of which becomes a field.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 DESCRIBED, KEY = ("metadata.csv", "metadata.tsv"), "file_name"
 """Files that describe images, and their column of file names."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""What the suffixes stand for, as Pillow calls it; some others start programs to decode."""
+"""The formats of these suffixes in Pillow, which starts other programs for some formats."""
 BITS = 258
-"""The number under which TIFF keeps the bits of each channel."""
+"""The TIFF tag with the bits of each channel."""
 IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def is_image(path: Path) -> bool:
-    """What only looks like a file counts, so that it is refused as it is loaded, not left out."""
+    """By suffix; also for broken links, so that they are refused on loading, not ignored."""
     return path.suffix.lower() in SUFFIXES and not path.is_dir()
 
 
@@ -67,7 +67,7 @@ def find(folder: Path) -> list[Path]:
 
 
 def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
-    """Images of one size; their folders under `root`, where they have one, are their labels."""
+    """Images of one size, labelled by their folders under `root`, if any."""
     labels = classes([(root, path) for path in paths], "images")
     pictures = load_all(paths, root, side)
     if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
@@ -90,31 +90,31 @@ def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
 
 
 def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
-    """What a table in the folder holds about its images, one array per column."""
+    """The columns of the metadata table in the folder, one value per image."""
     found = next((root / name for name in DESCRIBED if (root / name).is_file()), None)
     if found is None:
         return {}
     table = delimited.read(found, Options(header="yes")).frame
     if KEY not in table:
         raise DataError(
-            f"{found} has no column {KEY}, only {listed(table.columns)}; name the "
-            "file of each line there"
+            f"{found} has no column {KEY}, only {listed(table.columns)}; add it with "
+            "the file name of each line"
         )
     rows = {str(name): row for row, name in enumerate(table[KEY])}
     names = [path.relative_to(root).as_posix() for path in paths]
     lost = next((name for name in names if name not in rows), None)
     if lost is not None:
-        raise DataError(f"{found} has no line for {lost}; add one, or take the image out")
+        raise DataError(f"{found} has no line for {lost}; add one, or remove the image")
     places = [rows[name] for name in names]
     return {str(name): column.to_numpy()[places] for name, column in table.items() if name != KEY}
 
 
 def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.ndarray]:
-    """Every image, as long as memory holds them."""
+    """Load all images, checking that they fit into memory."""
     from PIL import Image
 
     free, size, found = content.available(), 0, []
-    with warnings.catch_warnings():  # what Pillow warns of before it decodes is refused there
+    with warnings.catch_warnings():  # images that Pillow warns about are refused below
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for path in paths:
             found.append(load(path, side))
@@ -124,7 +124,7 @@ def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.nda
 
 
 def load(path: Path, side: int | None) -> np.ndarray:
-    """One image (H, W, 1 or 3), rotated as its EXIF data ask."""
+    """One image (H, W, 1 or 3), rotated by its EXIF orientation."""
     from PIL import Image, ImageOps
 
     content.check_kind(path)
@@ -138,8 +138,8 @@ def load(path: Path, side: int | None) -> np.ndarray:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(
-            f"{path} has more pixels than the {Image.MAX_IMAGE_PIXELS} that are "
-            "decoded; make it smaller or remove it"
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels, the most that "
+            "is decoded; make it smaller or remove it"
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(
@@ -154,7 +154,7 @@ def load(path: Path, side: int | None) -> np.ndarray:
 
 
 def check_plain(file: ImageFile, path: Path) -> None:
-    """Refuse, before it is decoded, what would lose something on the way to one array of bytes."""
+    """Refuse images that an array of bytes cannot hold without loss, before decoding."""
     if getattr(file, "is_animated", False) and file.format != "MPO":
         raise DataError(
             f"expected one image in {path}, found several frames; save each frame "
@@ -168,7 +168,7 @@ def check_plain(file: ImageFile, path: Path) -> None:
 
 
 def is_deep(file: ImageFile) -> bool:
-    """Whether a channel has more than 8 bits, which Pillow cuts to 8 where there are several."""
+    """Whether a channel has more than 8 bits, which Pillow cuts to 8 in colour images."""
     if file.mode.startswith(("I", "F")):
         return True
     arguments = [tile[3] for tile in file.tile]
@@ -192,7 +192,7 @@ def same_size(pictures: Sequence[np.ndarray], paths: Sequence[Path], root: Path)
 
 
 def read_idx(paths: Sequence[Path], name: str) -> RawData:
-    """An idx file of images and, where there is one, the idx file of their labels."""
+    """An idx file of images and, if present, the idx file of their labels."""
     arrays = [(path, idx_array(path)) for path in paths]
     images = [(path, array) for path, array in arrays if array.ndim > 1]
     labels = [(path, array) for path, array in arrays if array.ndim == 1]
@@ -208,7 +208,7 @@ def read_idx(paths: Sequence[Path], name: str) -> RawData:
 
 
 def idx_array(path: Path) -> np.ndarray:
-    """The format: two zero bytes, a type, a number of axes, their lengths, the values."""
+    """Read the idx format: two zero bytes, a type, the number of axes, their lengths, values."""
     try:
         body = content.read(path)
         zero, kind, axes = struct.unpack_from(">HBB", body)
@@ -219,5 +219,5 @@ def idx_array(path: Path) -> np.ndarray:
     except DataError:
         raise
     except (OSError, EOFError, ValueError, OverflowError, struct.error, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as idx ({error}); fetch it again") from error
+        raise DataError(f"{path} cannot be read as idx ({error}); download it again") from error
     return values.astype(values.dtype.newbyteorder("="))

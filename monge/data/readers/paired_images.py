@@ -17,9 +17,9 @@ from .arrays import from_arrays
 from .base import RawData
 
 SIDES = ("source", "target")
-"""The fields of a pair: what is given, and what is modelled."""
+"""The fields of a pair: the condition and the event."""
 FOLDERS = ("a", "b")
-"""Where the sources and where the targets lie."""
+"""The folders of the sources and the targets."""
 
 
 def is_pair(folder: Path) -> bool:
@@ -33,15 +33,15 @@ def is_pair(folder: Path) -> bool:
 
 
 def read(folder: Path, side: int | None) -> RawData:
-    """The images of a/ and b/ with the same names beside one another."""
+    """Pairs of images with the same name in a/ and b/."""
     shelves = {path.name.lower(): path for path in folder.iterdir() if path.is_dir()}
     first, second = ({path.stem: path for path in images.find(shelves[name])} for name in FOLDERS)
     alone = sorted(first.keys() ^ second.keys())
     if alone:
         raise DataError(
             f"{folder} holds {len(first)} images in a/ and {len(second)} in b/, and "
-            f"{listed(alone, 3)} has no partner; give each image one of the same "
-            "name, or rename the folders where they are classes"
+            f"{listed(alone, 3)} has no partner; give each image a partner of the "
+            "same name, or rename the folders if they are classes"
         )
     names = sorted(first)
     raws = [

@@ -1,8 +1,8 @@
-"""Pairs of sentences: two files line by line, a file of two columns, or a folder of such files.
+"""Pairs of sentences: two parallel files, a file of two columns, or a folder of such files.
 
-The fields are called by the endings of the files (train.de, train.en) or by the head of the
-columns; the second is the target. Both sides are cut by one set of subwords that is learned from
-the training pairs of both, so that names and numbers are spelled alike.
+The fields are named by the suffixes of the files (train.de, train.en) or by the header; the second
+is the target. Both sides share one vocabulary of subwords, learned from the training pairs, so
+that names and numbers have the same tokens on both sides.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .text import assign_splits, check_lines, codec_of, dataset_name, load, unit
 
 ENDINGS = re.compile(r"[a-z]{2,3}|src|tgt|source|target")
 OTHERS = {"csv", "tsv", "txt", "npy", "npz", "wav", "png", "jpg", "gif", "md", "gz", "data", "py"}
-"""Endings that are no names of languages."""
+"""Suffixes that do not name a language."""
 SIDES = ("source", "target")
 SNIFFED = 200
 
 
 class FilePair(NamedTuple):
-    """Two files of sentences, line by line."""
+    """Two parallel files of sentences, one per line."""
 
     source: Path
     target: Path
 
 
 def sides(text: str) -> FilePair | None:
-    """The two files that a word such as train.de,train.en names."""
+    """The two files of a name such as train.de,train.en."""
     first, comma, second = text.partition(",")
     if not comma or os.path.exists(text):
         return None
@@ -51,8 +51,8 @@ def ending(path: Path) -> str | None:
 
 
 def find(files: Sequence[Path]) -> dict[str, tuple[Path, Path]]:
-    """The pairs of files in a folder that differ in their ending alone, by what they share; none
-    unless there are two endings in all."""
+    """The pairs of files in a folder that differ only in their suffix, by the common part of the
+    name; none unless there are exactly two suffixes."""
     stems: dict[str, dict[str, Path]] = {}
     for path in files:
         if path.is_file() and (language := ending(path)):
@@ -76,7 +76,7 @@ def read(
     options: Options,
     form: ReadFormat,
 ) -> RawData:
-    """Files by what they share, each pair a separate split where `splits` is set."""
+    """Read pairs of files, by the common part of their names; with `splits` each is a split."""
     first = next(iter(files.values()))
     names = tuple(ending(path) or side for path, side in zip(first, SIDES, strict=True))
     texts: dict[str, list[str]] = {names[0]: [], names[1]: []}
@@ -86,7 +86,7 @@ def read(
         if len(source) != len(target):
             raise DataError(
                 f"{pair[0].name} has {len(source)} lines and {pair[1].name} has "
-                f"{len(target)}; each line must have its translation beside it"
+                f"{len(target)}; give each line its translation in the other file"
             )
         texts[names[0]] += source
         texts[names[1]] += target
@@ -125,7 +125,7 @@ def read_columns(path: Path, name: str, options: Options, form: ReadFormat) -> R
         if len(row) != 2 or not all(cell.strip() for cell in row):
             raise DataError(
                 f"line {place} of {path.name} is not two sentences with a tab between "
-                "them; fix it or take it out"
+                "them; fix or remove it"
             )
     head = all(re.fullmatch(r"[a-z]{2,10}", cell) for cell in cells[0])
     names = tuple(cells[0]) if head else SIDES
@@ -136,10 +136,11 @@ def read_columns(path: Path, name: str, options: Options, form: ReadFormat) -> R
 
 
 def from_pairs(source: Sequence[str], target: Sequence[str], options: Options) -> RawData:
-    """Pairs from Python."""
+    """Pairs of Python strings."""
     if len(source) != len(target):
         raise DataError(
-            f"there are {len(source)} sources and {len(target)} targets; each needs the other"
+            f"expected one target per source, found {len(source)} sources and {len(target)} "
+            "targets; give equally many"
         )
     texts = dict(zip(SIDES, (list(source), list(target)), strict=True))
     return assemble(texts, RowLocations.count(len(source)), "pairs", None, options, ReadFormat())
@@ -153,7 +154,7 @@ def assemble(
     options: Options,
     form: ReadFormat,
 ) -> RawData:
-    """Both sides in tokens of one vocabulary."""
+    """Encode both sides with one vocabulary."""
     source, target = texts
     names = (
         dict(zip(texts, form.texts, strict=False))

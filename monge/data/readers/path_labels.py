@@ -1,4 +1,4 @@
-"""Labels that the names of files and folders give: class folders, and parts of a file's name."""
+"""Labels from the names of files and folders: class folders, and parts of file names."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Tags = dict[str, list[str]]
 
 
 def classes(pairs: Sequence[tuple[Path, Path]], what: str) -> Tags:
-    """For files, each with its root: the folder under the root that each lies in, if any."""
+    """The class folder of each file, given with its root: the folder below the root, if any."""
     folders = [path.relative_to(root).parts[:-1] for root, path in pairs]
     if len({bool(parts) for parts in folders}) > 1:
         raise DataError(
-            f"{pairs[0][0]} holds {what} both in itself and in class folders; move "
-            "the loose ones into a folder of their own"
+            f"{pairs[0][0]} holds {what} both directly and in class folders; move "
+            "the former into a class folder"
         )
     return {"label": [parts[0] for parts in folders]} if folders[0] else {}
 
 
 def name_parts(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
-    """What the parts between underscores are called, as in `data.parts` or by number: empty
-    where all names do not have equally many, or a part is constant or hardly repeats."""
+    """Names of the parts between underscores, from `data.parts` or numbered; empty if file names
+    differ in the number of parts; a part that is constant or rarely repeats has no name."""
     parts = [path.stem.split("_") for path in paths]
     odd = next((i for i, words in enumerate(parts) if len(words) != len(names)), None)
     if names and odd is not None:
@@ -41,7 +41,7 @@ def name_parts(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def tagged(paths: Sequence[Path], names: Sequence[str]) -> Tags:
-    """The parts of each file's name that are called something; none where they do not fit."""
+    """The named parts of each file's name; none if a file has another number of parts."""
     parts = [path.stem.split("_") for path in paths]
     if any(len(words) != len(names) for words in parts):
         return {}

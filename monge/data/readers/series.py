@@ -1,4 +1,4 @@
-"""What a series is read from: a table with a column of times, an array, or sound."""
+"""Series from a table with a column of times, an array, or sound."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from .base import RawData, RowLocations
 from .series_grid import Regular, regular, whole
 
 SETTINGS = ("lookback", "horizon", "season", "time", "known", "borders", "calendar")
-"""Settings of which any makes a series of what is read."""
+"""Settings that make any input a series."""
 NONE = "none"
-"""The word data.time=none: a table whose rows are no steps."""
+"""The value of data.time for a table whose rows are not a series."""
 SEASONS, MOST = 14, 672
 """The default lookback: a number of seasons, and the largest number of steps."""
 HORIZON = 24
-"""The default horizon where times have no season."""
+"""The default horizon if times have no season."""
 
 
 def is_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """By the schema of a run, then the settings, then whether a table is numbers and times."""
+    """Decided by the schema of a run, then the settings, then whether the table is numbers and
+    times."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
     if options.time == NONE:
@@ -45,7 +46,7 @@ def is_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
 
 
 def singly(raw: RawData, options: Options) -> str:
-    """Why the rows of a table with a column of times are no series, where that is so."""
+    """Why the rows of a table with a column of times are not a series; empty if they are."""
     name = found(raw) if raw.table else None
     if name is None or raw.split is not None or options.time == NONE:
         return ""
@@ -61,19 +62,19 @@ def singly(raw: RawData, options: Options) -> str:
         return f"{text!r} beside the dates of {name!r} is text"
     times, _ = time_index.read(tables.cells(raw.values[name], raw.at(name)), name)
     falls = options.gaps == Options.gaps and bool((np.diff(times) < np.timedelta64(0)).any())
-    return f"the dates of {name!r} are in no order" if falls else ""
+    return f"the dates of {name!r} are not in order" if falls else ""
 
 
 def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
-    """A table with dates that is no series, with a note about it."""
+    """The table, with a note if it has dates but is not a series."""
     why = singly(raw, options) if schema is None else ""
     return (
         replace(
             raw,
             notes=(
                 *raw.notes,
-                f"rows are read one by one, since {why}; "
-                f"data.time={found(raw)} reads them as a series",
+                f"rows are read as independent, as {why}; "
+                f"set data.time={found(raw)} to read them as a series",
             ),
         )
         if why
@@ -89,7 +90,7 @@ def is_numbers(column: Any) -> bool:
 
 
 def found(raw: RawData) -> str | None:
-    """The column of times, where there is one beside others."""
+    """The column of times; None if there is none or no other column."""
     names = [
         name
         for name, column in raw.values.items()
@@ -105,7 +106,7 @@ def read(raw: RawData, options: Options, schema: Schema | None) -> Series:
     for word in ("time", "known"):
         if getattr(options, word):
             raise UsageError(
-                f"data.{word} names a column, and {raw.name} is no table; leave it out"
+                f"data.{word} names a column, but {raw.name} is not a table; remove it"
             )
     values = raw.values[raw.main[0]]
     codec = raw.codecs.get(raw.main[0])
@@ -113,7 +114,7 @@ def read(raw: RawData, options: Options, schema: Schema | None) -> Series:
 
 
 def from_table(raw: RawData, options: Options, schema: Schema | None) -> Series:
-    """Every column but that of times is a channel, or known beforehand."""
+    """Every column except the times is a channel or known in advance."""
     column = time_column(raw, options, schema)
     known, channels = columns(raw, options, schema, column)
     values = np.stack([numbers(raw, name) for name in (*channels, *known)], 1)
@@ -156,7 +157,7 @@ def time_column(raw: RawData, options: Options, schema: Schema | None) -> str | 
 def columns(
     raw: RawData, options: Options, schema: Schema | None, time: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns that are known beforehand, and the channels."""
+    """The columns known in advance, and the channels."""
     if schema is not None:
         codecs = {field.name: field.codec for field in schema.fields}
         known, own = (
@@ -191,8 +192,8 @@ def numbers(raw: RawData, name: str) -> NDArray[np.float64]:
     strange = np.flatnonzero(np.isnan(read) & np.array([cell is not None for cell in cells]))
     if len(strange):
         raise DataError(
-            f"{raw.at(name)(int(strange[0]))}: {cells[strange[0]]!r} is text, and a "
-            f"channel of a series is numbers; leave it out with data.drop={name}"
+            f"{raw.at(name)(int(strange[0]))}: {cells[strange[0]]!r} is text, but a "
+            f"channel of a series must be numbers; drop it with data.drop={name}"
         )
     return read
 
@@ -200,25 +201,25 @@ def numbers(raw: RawData, name: str) -> NDArray[np.float64]:
 def single(
     values: NDArray[np.float64], raw: RawData, names: tuple[str, ...]
 ) -> NDArray[np.float32]:
-    """float32, which no value exceeds."""
+    """As float32; DataError for values that exceed it."""
     for place, name in enumerate(names):
         finite(values[:, place], raw.at(name))
     return np.ascontiguousarray(values.astype(np.float32))
 
 
 def from_array(raw: RawData, values: np.ndarray) -> Series:
-    """(T,) or (T, channels), or several of them."""
+    """From (T,) or (T, channels), or several of them."""
     pieces = list(values) if is_uneven(values) else [values]
     if pieces[0].ndim > 2 or pieces[0].dtype.kind not in "biuf":
         raise DataError(
-            f"{raw.name} has the shape {values.shape}, and a series is steps, or "
-            "steps by channels; reshape it"
+            f"{raw.name} has the shape {values.shape}, but a series is (steps,) or "
+            "(steps, channels); reshape it"
         )
     return joined(raw, [piece.astype(np.float64) for piece in pieces], TimeIndex(origin="0.0"))
 
 
 def from_sound(raw: RawData, sound: Sound) -> Series:
-    """Amplitudes, 1 the loudest; every recording is a separate series."""
+    """Amplitudes in -1..1; every recording is a separate series."""
     pieces = [
         amplitude(torch.from_numpy(np.ascontiguousarray(piece)), sound.bits).numpy()
         for piece in raw.values[raw.main[0]]
@@ -227,7 +228,7 @@ def from_sound(raw: RawData, sound: Sound) -> Series:
 
 
 def joined(raw: RawData, pieces: list[NDArray[np.float64]], own: TimeIndex) -> Series:
-    """Recordings end to end."""
+    """Recordings, concatenated."""
     flat = np.concatenate([piece.reshape(len(piece), -1) for piece in pieces])
     names = ("x",) if flat.shape[1] == 1 else tuple(f"x{i + 1}" for i in range(flat.shape[1]))
     holes = np.flatnonzero(np.isnan(flat).any(1))
@@ -244,8 +245,8 @@ def joined(raw: RawData, pieces: list[NDArray[np.float64]], own: TimeIndex) -> S
 
 
 def windows(raw: RawData, options: Options, schema: Schema | None = None) -> RawData:
-    """What was read as windows, where it is a series: by a setting, a column of times or the
-    schema of an earlier run."""
+    """Cut the data into windows if it is a series: by a setting, a column of times or the schema
+    of an earlier run."""
     if not is_series(raw, options, schema):
         return noted(raw, options, schema)
     series = read(raw, options, schema)
@@ -258,7 +259,7 @@ def windows(raw: RawData, options: Options, schema: Schema | None = None) -> Raw
         ()
         if schema is not None
         else (
-            f"windows of {cut.lookback} steps and {cut.horizon} to come, a season of {cut.season}",
+            f"windows of {cut.lookback} past and {cut.horizon} future steps, season {cut.season}",
         )
     )
     inputs = tuple(name for name in ("past", "known", "calendar") if name in values)
@@ -277,7 +278,7 @@ def windows(raw: RawData, options: Options, schema: Schema | None = None) -> Raw
 
 
 def first_tick(series: Series, schema: Schema | None) -> float:
-    """The tick of the first step on the clock of a run, whose steps must be as long."""
+    """The tick of the first step on the clock of a run; the steps must have the same length."""
     own = series.clock if schema is None else schema.field("time").codec
     assert isinstance(own, TimeIndex), "a series has a clock"
     if (own.unit, own.every) != (series.clock.unit, series.clock.every):
@@ -291,7 +292,7 @@ def first_tick(series: Series, schema: Schema | None) -> float:
 def fields(
     series: Series, cut: WindowSpec, options: Options, schema: Schema | None
 ) -> tuple[dict[str, Codec], dict[str, NDArray[np.float32]]]:
-    """The codec of each field, and the steps it is cut from."""
+    """The codec of each field, and the steps of its windows."""
     own = Window(
         channels=series.channels,
         steps=cut.steps,
@@ -350,7 +351,7 @@ def window_spec(series: Series, options: Options) -> WindowSpec:
 
 
 def every(series: Series, cut: WindowSpec) -> NDArray[np.int64]:
-    """Where windows begin."""
+    """The first step of each window."""
     starts, offset = [], 0
     for steps in series.lengths:
         starts.append(offset + np.arange(steps - cut.steps + 1))
@@ -368,7 +369,7 @@ def every(series: Series, cut: WindowSpec) -> NDArray[np.int64]:
 def divided(
     series: Series, cut: WindowSpec, options: Options
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where windows begin, and which split each belongs to."""
+    """The first step of each window, and the split it belongs to."""
     starts, splits, offset = [], [], 0
     for steps in series.lengths:
         start = np.arange(max(steps - cut.steps + 1, 0))
@@ -391,8 +392,8 @@ def divided(
 
 
 def borders(steps: int, cut: WindowSpec, options: Options) -> NDArray[np.int64]:
-    """The step at which each split ends: as data.borders sets, or by shares, of which none is
-    shorter than the horizon."""
+    """The step at which each split ends: from data.borders, or by fractions; no split is shorter
+    than the horizon."""
     sizes = options.borders
     if sizes and (len(sizes) != 3 or min(sizes) < 1 or sum(sizes) > steps):
         raise UsageError(

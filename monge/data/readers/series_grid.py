@@ -1,4 +1,4 @@
-"""Rows with times made a series at equal steps, or an error that explains why they are none.
+"""Rows with times as a series at equal steps, or an error that explains why they are not one.
 
 Irregular rows are an error unless `data.gaps=fill` is set: then rows are sorted, the last of
 equal times is used, and missing steps or cells are interpolated.
@@ -16,7 +16,7 @@ from ...core.errors import DataError
 from ..codecs.time_index import TimeIndex, Times, fit
 from ..options import Options
 
-REMEDY = "fix the rows, or set data.gaps=fill, or data.time=none if they are no series"
+REMEDY = "fix the rows, or set data.gaps=fill, or data.time=none if they are not a series"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Regular:
 def regular(
     times: Times, form: str, values: NDArray[np.float64], name: str, options: Options
 ) -> Regular:
-    """Rows (T, K) at `times`, which messages call `name`; NaN stays where a cell is empty."""
+    """Rows (T, K) at `times`, a column called `name`; empty cells stay NaN."""
     fills = options.gaps == "fill"
     times, values, notes = ordered(times, values, name, fills)
     clock = fit(times, form)
@@ -39,9 +39,9 @@ def regular(
     off = np.flatnonzero(np.isnan(ticks) | (np.abs(ticks - np.rint(ticks)) > 1e-6))
     if len(off):
         raise DataError(
-            f"{name}: {spell(times[off[0]])} is off the steps of {clock.step} that "
-            "most times follow; resample the series to equal steps, or say "
-            "data.time=none if the rows are no series"
+            f"{name}: {spell(times[off[0]])} is not on the grid of {clock.step} that "
+            "most times follow; resample the series to equal steps, or set "
+            "data.time=none if the rows are not a series"
         )
     place = np.rint(ticks).astype(np.int64)
     wide = np.flatnonzero(np.diff(place) > 1)
@@ -63,7 +63,7 @@ def regular(
 def ordered(
     times: Times, values: NDArray[np.float64], name: str, fills: bool
 ) -> tuple[Times, NDArray[np.float64], tuple[str, ...]]:
-    """Rows with times that rise."""
+    """Rows in the order of their times."""
     notes: tuple[str, ...] = ()
     gaps = np.diff(times)
     zero = gaps.dtype.type(0)
@@ -94,7 +94,7 @@ def ordered(
 def whole(
     values: NDArray[np.float64], names: tuple[str, ...], clock: TimeIndex, fills: bool
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Columns (T, K) without an empty cell."""
+    """Columns (T, K) without empty cells."""
     holes = np.isnan(values)
     if not holes.any():
         return values, ()
@@ -110,8 +110,7 @@ def whole(
         seen = ~holes[:, place]
         if not seen.any():
             raise DataError(
-                f"column {names[place]!r} has no values; leave it out with "
-                f"data.drop={names[place]}"
+                f"column {names[place]!r} has no values; drop it with data.drop={names[place]}"
             )
         filled[:, place] = np.interp(steps, steps[seen], values[seen, place])
     return filled, (f"{int(holes.sum())} empty cells were interpolated",)

@@ -1,9 +1,9 @@
 """Tables: one field per column, each with its own kind of values.
 
-Truth values and numbers that are only 0 and 1 are binary, other whole numbers are counts, other
-numbers are real, dates are counted from the earliest, words are names (text where they are
-sentences: `prose`). A column of numbers with a few words in it is refused, and so is a column of
-names that hardly repeat.
+Booleans and columns of only 0 and 1 are binary, other whole numbers are counts, other numbers are
+real, dates are counted from the earliest, strings are categories (text if they are sentences). A
+column of numbers with some text in it is refused, and so is a column of strings that hardly
+repeat.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ NULLABLE = {"bool": "boolean"} | {
     for sign in ("", "u")
     for bits in (8, 16, 32, 64)
 }
-"""What holds missing cells where a plain type cannot."""
+"""The pandas types that can hold missing cells."""
 MOMENT = "%Y-%m-%d %H:%M:%S"
-"""How times of a frame are written on the way."""
+"""Format of the times of a frame as text."""
 YES = ("true", "yes", "y", "t", "on")
 WRAPS = 2**63
-"""Whole numbers from here on are names: int64 would wrap them."""
+"""Whole numbers from this on are categories, as they exceed int64."""
 MOSTLY = 0.9
-"""Part of the cells that are numbers from which words among them look like mistakes."""
+"""Share of cells that are numbers from which text among them is taken for a mistake."""
 
 
 class Unfit(DataError):
-    """A column that cannot be read as it is: `why`, which is listed with those of other columns,
-    and the setting that gets around it."""
+    """A column that cannot be read: `why`, which is listed with those of other columns, and the
+    setting that avoids it."""
 
     def __init__(self, sentence: str, why: str, setting: str) -> None:
         super().__init__(sentence)
@@ -71,17 +71,17 @@ class Unfit(DataError):
 
     @classmethod
     def drop(cls, name: str, why: str, more: str = "") -> Unfit:
-        return cls(f"column {name!r} {why}; leave it out with data.drop={name}{more}", why, "drop")
+        return cls(f"column {name!r} {why}; drop it with data.drop={name}{more}", why, "drop")
 
 
 def together(wrong: Mapping[str, Unfit]) -> DataError:
-    """One sentence about every column that cannot be read."""
+    """One error about all columns that cannot be read."""
     if len(wrong) == 1:
         return next(iter(wrong.values()))
     reasons = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
     spare = [name for name, error in wrong.items() if error.setting == "drop"]
-    remedies = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
-        ["read words among numbers as missing with data.text=missing"]
+    remedies = ([f"drop them with data.drop={','.join(spare)}"] if spare else []) + (
+        ["read text among numbers as missing with data.text=missing"]
         if len(spare) < len(wrong)
         else []
     )
@@ -115,7 +115,8 @@ def stem(path: Path) -> str:
 
 
 def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
-    """Whatever pandas makes a frame of; `target` is one more column, the default target."""
+    """Read anything that pandas can make a frame of; `target` is an extra column, the default
+    target."""
     import pandas as pd
 
     try:
@@ -136,7 +137,7 @@ def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
 
 
 def with_target(raw: RawData, target: Any) -> RawData:
-    """The table with one more column, the default target."""
+    """The table with an extra column, the default target."""
     import pandas as pd
 
     column: Column = target if is_frame(target) else pd.Series(list(target))
@@ -154,7 +155,7 @@ def with_target(raw: RawData, target: Any) -> RawData:
 
 
 def is_names(values: np.ndarray) -> bool:
-    """Whether a target holds names: anything but floats and whole numbers that hardly repeat."""
+    """Whether a target is categorical: not floats or whole numbers that hardly repeat."""
     if values.ndim != 1 or values.dtype.kind == "f":
         return False
     distinct = len(np.unique(values)) if values.dtype.kind in "iu" else 0
@@ -162,7 +163,7 @@ def is_names(values: np.ndarray) -> bool:
 
 
 def without(raw: RawData, names: Sequence[str]) -> RawData:
-    """The fields less some."""
+    """The data without some fields."""
     for name in names:
         if name not in raw.values:
             raise UsageError(
@@ -178,7 +179,7 @@ def without(raw: RawData, names: Sequence[str]) -> RawData:
 
 
 def cells(column: Column, at: Locator) -> np.ndarray:
-    """A column as numpy: booleans, numbers with NaN, or trimmed values with None."""
+    """A column as numpy: booleans, numbers with NaN, or stripped values with None."""
     import pandas as pd
 
     kind, full = column.dtype, not column.isna().any()
@@ -211,15 +212,15 @@ def trimmed(cell: Any, where: str) -> Any:
     if isinstance(cell, bool | np.bool_ | int | float | np.number):
         return cell
     raise DataError(
-        f"{where}: a {type(cell).__name__} is neither a number nor a name; convert "
-        "the column, or leave it out with data.drop"
+        f"{where}: a {type(cell).__name__} is neither a number nor text; convert "
+        "the column, or drop it with data.drop"
     )
 
 
 def fit(
     column: Column, found: np.ndarray, name: str, label: bool, options: Options, at: Locator
 ) -> Codec:
-    """The codec that the cells `found` in a column ask for."""
+    """The codec that fits the cells `found` in a column."""
     values, place = distinct(found)
     dtype, missing = str(column.dtype), bool((place < 0).any())
     if not len(values):
@@ -259,7 +260,7 @@ def fit_cells(
 def fit_number(
     found: np.ndarray, values: np.ndarray, name: str, dtype: str, missing: bool, at: Locator
 ) -> Codec:
-    """The codec of numbers: two, whole or real, far from zero or not."""
+    """The codec of numbers: binary, whole or real, with an offset if needed."""
     if values.dtype.kind == "b":
         return Binary(values=("False", "True"), dtype=dtype)
     if ((values == 0) | (values == 1)).all():
@@ -275,7 +276,7 @@ def fit_number(
             )
         return codec
     whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
-    # whole numbers are kept and written as floats where a cell is missing
+    # a column of whole numbers with missing cells is written as floats
     if whole and ("int" in dtype.lower() or (missing and dtype.lower().startswith("float"))):
         return Number(kind="counts", dtype=dtype)
     if blurred(finite(found.astype(np.float64), at)).any():
@@ -284,7 +285,8 @@ def fit_number(
 
 
 def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: Locator) -> Codec:
-    """Numbers that came as text, names, or a mistake among numbers."""
+    """The codec of text: numbers written as text, or categories; an error for text among
+    numbers."""
     values, place = distinct(found)
     read = np.array([number(value) for value in values] + [np.nan])
     cells, seen = read[place], place >= 0
@@ -306,7 +308,7 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
         why = f"{found[row]!r} is text where a number belongs"
         raise Unfit(
             f"{at(row)}: {why}; fix the cell, or set data.text=missing to read such "
-            "cells as missing, or data.text=label to read such columns as names",
+            "cells as missing, or data.text=label to read such columns as categorical",
             f"has {found[row]!r} where a number belongs",
             "text",
         )
@@ -314,7 +316,7 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
 
 
 def number(value: Any) -> float:
-    """NaN for what is no number."""
+    """The number that a value stands for, else NaN."""
     try:
         return float(value)
     except ValueError:
@@ -322,7 +324,7 @@ def number(value: Any) -> float:
 
 
 def flag(values: np.ndarray, dtype: str) -> Binary | None:
-    """Two words that mean no and yes."""
+    """The codec of two strings that mean no and yes, else None."""
     words = {str(value) for value in values}
     if len(words) != 2 or {word.lower() for word in words} not in FLAGS:
         return None
@@ -343,14 +345,14 @@ def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Cate
     if len(codec.names) > max(100, len(found) / 2):
         raise Unfit.drop(
             name,
-            f"has {len(codec.names)} names in {len(found)} rows and looks like an identifier",
+            f"has {len(codec.names)} different values in {len(found)} rows, like an identifier",
             f", or read it as text with data.sentences={name}",
         )
     return codec
 
 
 def assemble(columns: Sequence[tuple[str | int, Codec, np.ndarray]]) -> pd.DataFrame:
-    """A frame with the names, order and types the data had."""
+    """A frame with the names, order and types of the data."""
     import pandas as pd
 
     return pd.DataFrame({key: series(codec, values) for key, codec, values in columns})

@@ -1,8 +1,8 @@
-"""Text files and folders of them: running text in consecutive blocks, or one text a line.
+"""Text files and folders of them: running text in consecutive blocks, or one text per line.
 
-Running text keeps its order: its end is for testing, stretches of what comes before for
-validation; no block shares a character with another split. Lines are split at random.
-The alphabet is that of the whole text; words and subwords are learned from training text alone.
+Running text is split in order: its end is the test text, and stretches before it are validation
+text; no two splits share a character. Separate lines are split at random. The alphabet comes from
+the whole text; words and subwords are learned from the training text only.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ SNIFFED = 1 << 16
 PIECES = 10
 """Stretches of validation text in a long text."""
 LONG = 8
-"""Blocks in a stretch of validation text, at the least, where there is more than one."""
+"""The fewest blocks in a stretch of validation text if there are several stretches."""
 FIELD = "text"
 
 
 def load(path: Path) -> str:
-    """The text of a file, its ends of line made one character."""
+    """The text of a file, with every line end as one character."""
     try:
         text = content.read(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at "
-            f"offset {error.start} begins no character; save it as UTF-8"
+            f"offset {error.start} is invalid; save it as UTF-8"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); check the file") from error
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
-        raise DataError(f"{path} is empty; give it text")
+        raise DataError(f"{path} is empty; add text")
     return text
 
 
 def is_text(path: Path, options: Options) -> bool:
-    """Whether a file holds text rather than a table: few of its words are numbers, and no mark
-    cuts its lines into equally many cells."""
+    """Whether a file holds text rather than a table: few of its words are numbers, and no
+    separator cuts its lines into equally many cells."""
     if not path.name.lower().endswith(SUFFIXES):
         return False
     if options.tokens != "auto" or options.lines != "auto":
@@ -76,7 +76,7 @@ def is_text(path: Path, options: Options) -> bool:
 
 
 def is_cut(lines: Sequence[str], mark: str) -> bool:
-    """Whether a mark cuts every line into equally many cells, more than one."""
+    """Whether a separator cuts every line into equally many cells, more than one."""
     counts = {line.count(mark) for line in lines}
     return len(counts) == 1 and counts != {0}
 
@@ -84,7 +84,7 @@ def is_cut(lines: Sequence[str], mark: str) -> bool:
 def read(
     files: Mapping[Path, str | None], name: str, options: Options, form: ReadFormat
 ) -> RawData:
-    """Text files, each with the split it is of where that is known, as the rows of one field."""
+    """Text files, each with its split if known, as the rows of one field."""
     texts = {path.name: load(path) for path in files}
     known, given = form.texts.get(FIELD), dict(zip(texts, files.values(), strict=True))
     given = given if "train" in given.values() else dict.fromkeys(texts, "train")
@@ -99,7 +99,7 @@ def read(
 
 
 def from_lines(lines: Sequence[str], options: Options, name: str = FIELD) -> RawData:
-    """Texts from Python, a row each."""
+    """Python strings, one row each."""
     return rows_of(list(lines), RowLocations.count(len(lines)), None, name, options, ReadFormat())
 
 
@@ -133,8 +133,8 @@ def check_lines(lines: Sequence[str], file: str) -> None:
     empty = next((place for place, line in enumerate(lines) if not line.strip()), None)
     if empty is not None:
         raise DataError(
-            f"line {empty + 1} of {file} is empty where each line is a row; take it "
-            "out, or set data.lines=running"
+            f"line {empty + 1} of {file} is empty, but each line is a row; remove "
+            "it, or set data.lines=running"
         )
 
 
@@ -146,7 +146,7 @@ def rows_of(
     options: Options,
     form: ReadFormat,
 ) -> RawData:
-    """One text a line, each with a symbol that ends it."""
+    """One text per line, each with an end symbol."""
     split = given if form.texts else assign_splits(len(lines), options, name, given)
     train = lines if split is None else [lines[int(row)] for row in np.flatnonzero(split == 0)]
     codec = codec_of(form, unit_of(options, "chars"), lines, train, options, ends=True)
@@ -165,7 +165,7 @@ def rows_of(
 def blocks_of(
     given: Mapping[str, str], files: str, name: str, options: Options, form: ReadFormat
 ) -> RawData:
-    """Running text in consecutive blocks of `context` tokens, each stretch of it on its own."""
+    """Running text in consecutive blocks of `context` tokens, separately for each stretch."""
     cut = list(enumerate(given.values())) if form.texts else stretches(given, options)
     split, parts = [split for split, _ in cut], [part for _, part in cut]
     train = [part for split, part in cut if split == 0]
@@ -188,9 +188,9 @@ def blocks_of(
 
 
 def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str]]:
-    """The text in order, each stretch with the split it belongs to. What no file gives is cut out
-    of training: the test text from its end; the validation text in stretches from all over it, so
-    that training still reads every part of a text that changes on the way."""
+    """The text in order, each stretch with its split. Splits without a file are taken from the
+    training text: the test text from its end, the validation text in stretches spread over it, so
+    that training sees every part of a text that changes along the way."""
     train, total = given["train"], len(given["train"])
     test = given.get("test") or train[total - round(options.test * total) :]
     if "test" not in given:
@@ -232,7 +232,7 @@ def codec_of(
     ends: bool,
     name: str = FIELD,
 ) -> Text:
-    """The codec of an earlier run, or one that is fitted."""
+    """The codec of an earlier run, or a fitted one."""
     known = form.texts.get(name)
     if isinstance(known, Text):
         return known
@@ -240,16 +240,16 @@ def codec_of(
 
 
 def with_longest(codec: Text, rows: np.ndarray, form: ReadFormat) -> Text:
-    """The codec with the length of the longest row, where it was fitted to these rows."""
+    """The codec with the length of the longest row, unless it comes from an earlier run."""
     return codec if form.texts else replace(codec, longest=max(map(len, rows), default=1))
 
 
 def dataset_name(name: str, codec: Text) -> str:
-    """The name of the data, marked where text is lost: rare words become one symbol."""
+    """The name of the data, marked if text is lost: rare words become one symbol."""
     return f"{name}+words" if codec.unit == "words" else name
 
 
 def prompt(codec: Text, text: str, at: Locator) -> list[int]:
-    """The symbols a text begins with: those of the text but for the one that ends it."""
+    """The symbols of a text without the end symbol."""
     codes = codec.codes([text], at)[0].tolist()
     return codes[:-1] if codec.ends else codes

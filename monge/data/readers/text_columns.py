@@ -1,8 +1,8 @@
 """Text beside other fields: a column of a table, captions of images.
 
-A field is text by a setting (data.sentences), where it is text in an earlier run, or where
-most of its cells are several words and hardly one occurs twice. It is no part of a table's event,
-but a condition that the event can be given.
+A field is text by a setting (data.sentences), if it is text in an earlier run, or if most of its
+cells are several words and hardly any occurs twice. It is not part of a table's event, but can be
+a condition.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .base import RawData, ReadFormat
 from .text import assign_splits, dataset_name, unit_of, with_longest
 
 WORD = re.compile(r"[^\W\d_]{2,}")
-"""A word, which no part of a date is."""
+"""A word, not part of a date."""
 SENTENCES = 0.5
-"""Part of the cells that are several words from which a column is taken for text."""
+"""Share of cells with several words from which a column is taken for text."""
 FEWEST = 100
-"""Names that a column may have however few rows there are."""
+"""Categories that a column may have however few rows there are."""
 
 
 def read(raw: RawData, options: Options, schema: Schema | None) -> RawData:
-    """The same fields, those that are text in symbols."""
+    """The same fields, with text encoded as symbols."""
     names = [name for name in texts(raw, options, schema) if name not in raw.codecs]
     if not names:
         return raw
@@ -82,7 +82,7 @@ def texts(raw: RawData, options: Options, schema: Schema | None) -> list[str]:
 
 
 def is_prose(column: Any) -> bool:
-    """Whether most cells are several words, and hardly one occurs twice."""
+    """Whether most cells have several words and hardly any occurs twice."""
     values = np.asarray(column, object) if column.dtype.kind in "OTU" else np.empty(0, object)
     cells = [cell for cell in values if isinstance(cell, str)]
     if len(cells) < len(values) or len(set(cells)) <= max(FEWEST, len(cells) / 2):
@@ -94,21 +94,21 @@ def sentences(raw: RawData, name: str) -> list[str]:
     found = [cell.strip() if isinstance(cell, str) else "" for cell in raw.values[name]]
     empty = next((row for row, cell in enumerate(found) if not cell), None)
     if empty is not None:
-        raise DataError(f"{raw.at(name)(empty)} holds no text; fill it in, or take the row out")
+        raise DataError(f"{raw.at(name)(empty)} holds no text; add text, or remove the row")
     return found
 
 
 def fit(lines: Sequence[str], split: np.ndarray | None, options: Options) -> Text:
-    """Symbols that the training rows suggest."""
+    """Fit a text codec to the training rows."""
     train = lines if split is None else [lines[int(row)] for row in np.flatnonzero(split == 0)]
     return Text.fit(unit_of(options, "bpe"), lines, train, options.vocabulary, ends=True)
 
 
 def noted(raw: RawData, names: Sequence[str]) -> Sequence[str]:
-    """Of a table, that its event is now what is left."""
+    """A note that text columns of a table are not part of its event."""
     if not raw.table:
         return ()
     return (
-        f"{listed(names)} is read as text and is no part of the rows; condition on it with "
-        f"--given {names[0]}, or leave it out with data.drop={names[0]}",
+        f"{listed(names)} is read as text and is not modelled; condition on it with "
+        f"--given {names[0]}, or drop it with data.drop={names[0]}",
     )

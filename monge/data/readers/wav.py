@@ -1,15 +1,14 @@
-"""wav files: RIFF chunks, of which `fmt ` describes how samples are written and `data` holds them.
+"""wav files: RIFF chunks, of which `fmt ` describes the format of samples and `data` holds them.
 
 PCM of 8 (unsigned), 16 or 24 bits (signed) and floats of 32 or 64 bits are read and written
-exactly; of anything else an error names the command that converts it. A file costs memory in
-proportion to its own size, whatever its header claims.
+exactly; for other formats an error names the command that converts them. Memory use is
+proportional to the size of the file, whatever its header claims.
 
-scipy writes floats. PCM is written here: scipy has no 24 bits, and neither it nor `wave` pads a
-chunk of odd length as RIFF asks. Reading is our own, because what the libraries would return is
-not always what was recorded: a file that is shorter than its header claims is read by scipy and by
-soundfile without an error; scipy shifts 24 bits into int32, so that they look like PCM
-of 32 bits; and `wave` has no floats. soundfile also stamps the floats it writes with the time, so
-that equal sounds would be unequal files.
+scipy writes floats. PCM is written here, as scipy has no 24 bits, and neither it nor `wave` pads a
+chunk of odd length as RIFF requires. Files are read here, as libraries do not always return what
+was recorded: scipy and soundfile read a file that is shorter than its header claims without an
+error, scipy shifts 24 bits into int32 so that they look like 32-bit PCM, and `wave` has no floats.
+soundfile also writes the current time into files of floats, so equal sounds give different files.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ CODES = {
     0x55: "MP3",
     0xFF: "AAC",
 }
-"""Compressed forms that occur in wav files."""
+"""Compressed formats in wav files."""
 STREAMED = 0xFFFFFFFF
-"""The length of a chunk whose writer did not know it."""
+"""The length in the header of a chunk if it was unknown when written."""
 ZERO = {8: 0, 16: 2**15, 24: 2**23, 32: 0}
-"""What is added to a stored number to make it a level, by bits; 32 and 64 bits are floats."""
+"""Added to a stored number to get a level, by bits; 32 and 64 bits are floats."""
 Bits = Literal[8, 16, 24, 32]
-"""Of samples that models read; a file may have floats of 64 bits too."""
+"""Bits of samples in a dataset; a file may have 64-bit floats too."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What a file holds: uint8, int16, int32 (24 bits), float32 or float64, (T,) or
+    """The content of a file: uint8, int16, int32 (24 bits), float32 or float64, (T,) or
     (T, channels)."""
 
     samples: np.ndarray
@@ -62,14 +61,16 @@ def load(path: Path) -> Clip:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); check its rights") from error
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}); check its permissions"
+        ) from error
     if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise DataError(f"{path} does not begin as a wav file does (RIFF, WAVE); {convert(path)}")
+        raise DataError(f"{path} does not start like a wav file (RIFF, WAVE); {convert(path)}")
     sizes, found = {}, {}
     for name, size, body in chunks(content):
         sizes[name], found[name] = size, body
     if len(found.get(b"fmt ", b"")) < 16 or b"data" not in found:
-        raise DataError(f"{path} has no format or no sound in it; fetch or record it again")
+        raise DataError(f"{path} lacks a format or sound; download or record it again")
     code, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", found[b"fmt "])
     if code == EXTENSIBLE and len(found[b"fmt "]) >= 26:
         (code,) = struct.unpack_from("<H", found[b"fmt "], 24)
@@ -93,7 +94,7 @@ def load(path: Path) -> Clip:
 
 
 def convert(path: Path) -> str:
-    """The command that makes a readable file of almost any."""
+    """The command that converts almost any sound file to a readable one."""
     return f"convert it with ffmpeg -i {path.name} -c:a pcm_s16le {path.stem}-pcm.wav"
 
 
@@ -108,11 +109,11 @@ def chunks(content: bytes) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def complete(path: Path, size: int, body: bytes, block: int) -> bytes:
-    """The bytes of the sound: as many as the header states, in whole samples."""
+    """The bytes of the sound, checked against the header and for whole samples."""
     if (size != STREAMED and len(body) < size) or len(body) % block:
         raise DataError(
-            f"{path} breaks off: it has {len(body)} bytes of sound where its header "
-            f"says {size}, {block} a sample; fetch it again"
+            f"expected the {size} bytes of sound that the header of {path} states, in whole "
+            f"samples of {block}, found {len(body)}; download it again"
         )
     if not body:
         raise DataError(f"{path} has no samples; remove it")
@@ -136,7 +137,7 @@ READ: dict[tuple[int, int], Callable[[bytes], np.ndarray]] = {
 
 
 def save(path: Path, clip: Clip) -> None:
-    """A file that `load` gives back as it was."""
+    """Write a file that `load` reads back exactly."""
     if clip.samples.dtype.kind == "f":
         from scipy.io import wavfile
 

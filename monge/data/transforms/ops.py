@@ -1,7 +1,7 @@
-"""Transforms, written with a plus: each function can follow the name of a dataset.
+"""Transforms, written with a plus after the name of a dataset: mnist+binarise.
 
-A transform takes a codec and compact rows, of levels (N, *shape) or of sound, and gives both back
-changed; what it loses is thereby part of the data's name and no model's affair.
+A transform takes a codec and stored rows, of levels (N, *shape) or of sound, and returns both
+changed. It is part of the name of the data, so its loss of information concerns no model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..packed import Ragged
 from ..readers.audio import joined, resampled
 
 ELEMENTS_AT_ONCE = 2**22
-"""Numbers made float32 at once."""
+"""Numbers converted to float32 at once."""
 
 
 def binarise(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
@@ -43,7 +43,7 @@ def threshold(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
 
 
 def grey(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
-    """Images in colour as their brightness"""
+    """Colour images as grey images"""
     if codec.shape[0] == 1:
         return codec, x
     weights = torch.tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)
@@ -73,15 +73,15 @@ def mulaw(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
     loudest = float(x.flat.abs().max()) if codec.bits == 32 else 1.0
     if loudest > 1:
         raise DataError(
-            f"+mulaw takes amplitudes from -1 to 1, and the floats reach "
-            f"{loudest:.4g}; scale them before"
+            f"+mulaw takes amplitudes from -1 to 1, but the floats reach "
+            f"{loudest:.4g}; scale them first"
         )
     parts = [compress(amplitude(part, codec.bits)) for part in x.flat.split(ELEMENTS_AT_ONCE)]
     return replace(codec, kind="levels", size=MU + 1, mulaw=True), x.change(torch.cat(parts))
 
 
 def mono(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
-    """Sound of several channels as their mean"""
+    """The mean of several channels of sound"""
     parts = [
         torch.from_numpy(joined(part.numpy(), codec.bits))
         for part in x.flat.split(ELEMENTS_AT_ONCE)
@@ -107,5 +107,5 @@ def cut(codec: SequenceCodec, x: Ragged, steps: int) -> tuple[SequenceCodec, Rag
 
 
 def _size(codec: Array) -> int:
-    """Rows to change at once."""
+    """Rows to transform at once."""
     return max(1, ELEMENTS_AT_ONCE // math.prod(codec.shape))

@@ -1,7 +1,7 @@
-"""Pairs made of images, written with a plus: each function can follow the name of a dataset.
+"""Transforms of images into pairs, written with a plus after the name of a dataset.
 
-A function takes the codec and the compact rows (N, C, H, W) of images of levels and gives two of
-both: the source, which is given, and the target, which is modelled.
+Each takes the codec and the stored rows (N, C, H, W) of images of levels and returns both for the
+source, which is the condition, and for the target, which is the event.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ IMAGES_AT_ONCE = 4096
 
 
 def edges(codec: Array, x: Tensor) -> tuple[Side, Side]:
-    """Outlines -> image: where the brightness changes by more than 3/8 of its most"""
+    """Edges -> image: edges are where the gradient exceeds 3/8 of its largest possible value"""
     outline, light = grey(codec, x)
     kernel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])  # Sobel
     both = torch.stack([kernel, kernel.T])[:, None]  # (2, 1, 3, 3)
 
     def drawn(part: Tensor) -> Tensor:
         slope = F.conv2d(F.pad(part.float(), (1, 1, 1, 1), mode="replicate"), both).norm(dim=1)
-        steep = slope > 1.5 * codec.top  # of 4 top at most
+        steep = slope > 1.5 * codec.top  # the largest possible value is 4 top
         return (steep * codec.top).to(x.dtype)[:, None]
 
     lines = torch.cat([drawn(part) for part in light.split(IMAGES_AT_ONCE)])
@@ -37,7 +37,7 @@ def edges(codec: Array, x: Tensor) -> tuple[Side, Side]:
 
 
 def half(codec: Array, x: Tensor) -> tuple[Side, Side]:
-    """Upper half -> whole image: what is below the middle is blank in the source"""
+    """Upper half -> whole image: the lower half of the source is blank"""
     upper = x.clone()
     upper[..., x.shape[-2] // 2 :, :] = 0
     return (codec, upper), (codec, x)
@@ -48,7 +48,7 @@ def beside(codec: Array, x: Tensor) -> tuple[Side, Side]:
     width = x.shape[-1]
     if width % 2:
         raise DataError(
-            f"+beside takes images of two equal halves apart, and these are {width} "
+            f"+beside splits images into two equal halves, but these are {width} "
             "pixels wide; crop them to an even width"
         )
     apart = replace(codec, shape=(*codec.shape[:-1], width // 2))
@@ -60,7 +60,7 @@ def low(codec: Array, x: Tensor, factor: int) -> tuple[Side, Side]:
     height, width = x.shape[-2:]
     if height % factor or width % factor:
         raise DataError(
-            f"+low{factor} shrinks images {factor} times, and these are "
+            f"+low{factor} shrinks images {factor} times, but these are "
             f"{height}x{width}; crop or resize them to multiples of {factor}"
         )
     parts = [

@@ -1,12 +1,11 @@
-"""Pairs of images as one dataset: fields `source`, which is given, and `target`, the event.
+"""Pairs of images, and two unpaired datasets as one: fields `source` and `target`.
 
-They are made by a function of `pair_ops` from one image each, or lie in folders a/ and b/ under
-the same names.
+Pairs are made by a function of `pair_ops` from one image each, or read from folders a/ and b/ with
+the same file names.
 
-Two unpaired datasets side by side: `A~B`, fields `source` and `target`.
-
-Rows of each split are put beside one another in a random order that depends on data.seed alone;
-the longer side is subsampled without replacement to the length of the shorter one.
+Two unpaired datasets are written `A~B`. The rows of each split are combined in a random order that
+depends only on data.seed; the longer side is subsampled without replacement to the length of the
+shorter one.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from . import parse
 def parted(
     changes: Sequence[parse.Change],
 ) -> tuple[Sequence[parse.Change], parse.Change | None, Sequence[parse.Change]]:
-    """The transforms before the one that makes pairs, that one, and those after."""
+    """The transforms before the one that makes pairs, itself, and those after it."""
     makers = [place for place, change in enumerate(changes) if change.pairs]
     if len(makers) > 1:
         raise UsageError(
-            f"+{changes[makers[1]].word} after +{changes[makers[0]].word}: pairs are "
-            "made once; leave one of them out"
+            f"+{changes[makers[1]].word} after +{changes[makers[0]].word}: pairs can "
+            "be made only once; remove one of them"
         )
     if not makers:
         return changes, None, ()
@@ -59,7 +58,7 @@ def make(
     if not parse.fits(maker, codec):
         raise DataError(
             f"+{maker.word} needs {parse.needs(maker)}, which {pictures.name} does "
-            "not hold at that point; leave it out, or write it earlier"
+            "not hold at that point; remove it, or write it earlier"
         )
     sides = dict(zip(SIDES, maker.apart(codec, rows), strict=True))
     codecs: dict[str, Codec] = {name: side[0] for name, side in sides.items()}
@@ -103,12 +102,12 @@ def fit_schema(
 def read_as(
     schema: Schema, field: Field, codecs: Mapping[str, Codec], tensors: Mapping[str, PackedTensor]
 ) -> Tensor:
-    """The rows of one side as the run's codec would have them."""
+    """The rows of one side, converted to the run's codec."""
     name = field.name
     if name not in SIDES or not isinstance(field.codec, Array):
         raise UsageError(
-            f"these are pairs of images, and the run was fitted on {schema.name}; "
-            "give data of its form"
+            f"these are pairs of images, but the run was fitted on {schema.name}; "
+            "give similar data"
         )
     return adopt(
         field.codec, codecs[name], tensors[name], name, lambda row: f"{name}, row {row + 1}"
@@ -116,13 +115,13 @@ def read_as(
 
 
 def sides(text: str) -> tuple[str, str] | None:
-    """The two names of `A~B`; none where there is no such sign, or a file is called so."""
+    """The two names of `A~B`; None if there is no ~, or it is part of a file name."""
     first, sign, second = text.partition("~")
     return (first, second) if first and sign and second and not os.path.exists(text) else None
 
 
 def pair(first: Dataset, second: Dataset) -> Dataset:
-    """The main field of each, as one Source."""
+    """The main fields of two datasets as one dataset."""
     both = (first, second)
     rows = {split: draw(split, both) for split in SPLITS}
     ends = torch.tensor([0, *(len(index) for index, _ in rows.values())]).cumsum(0).tolist()
@@ -152,7 +151,7 @@ def pair(first: Dataset, second: Dataset) -> Dataset:
 def main(source: Dataset) -> str:
     if len(source.main) != 1:
         raise DataError(
-            f"{source.name} has {len(source.main)} columns, and each side of A~B is "
+            f"{source.name} has {len(source.main)} columns, but each side of A~B is "
             "one field of numbers or images; save it as an array, or keep one "
             "column with data.drop"
         )
@@ -160,7 +159,7 @@ def main(source: Dataset) -> str:
 
 
 def draw(split: str, both: Sequence[Dataset]) -> list[Tensor]:
-    """As many rows of a split of each side as the shorter has, in a random order."""
+    """Row numbers of a split for both sides, as many as the shorter has, in random order."""
     size = min(len(side.splits[split]) for side in both)
     return [
         side.splits[split][shuffle(len(side.splits[split]), side.options.seed, split, name)][:size]
@@ -180,8 +179,8 @@ def schemas_of_sides(stored: Mapping[str, Any], opened: Sequence[Dataset]) -> li
     schema, _ = read_schema(stored)
     if {field.name for field in schema.fields} != set(SIDES):
         raise UsageError(
-            f"A~B are two unpaired datasets, and the run was fitted on "
-            f"{schema.name}; give data of its form"
+            f"A~B are two unpaired datasets, but the run was fitted on "
+            f"{schema.name}; give similar data"
         )
     return [
         Schema(

@@ -1,5 +1,4 @@
-"""Transforms after a plus, found among the functions of `ops` and `pair_ops` and applied to the
-fields they fit."""
+"""Parses the transforms after a plus, the functions of `ops` and `pair_ops`, and applies them."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ from ..readers.base import ReadFormat
 from . import ops, pair_ops
 
 PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
-"""Transforms of levels in rows and columns."""
+"""Transforms of images of levels."""
 MODULES = {"ops": ops, "pair_ops": pair_ops}
 """The modules whose functions are transforms."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A transform such as resize64: a function and its number."""
+    """A transform such as resize64: a function and its argument."""
 
     word: str
     module: str
@@ -49,17 +48,17 @@ class Change:
 
     @property
     def pairs(self) -> bool:
-        """Whether it makes two fields of one."""
+        """Whether it makes pairs of images."""
         return self.module == "pair_ops"
 
     @property
     def takes(self) -> type[Codec]:
-        """The codec that the function is about."""
+        """The type of codec that the function takes."""
         return typing.get_type_hints(self.call)["codec"]
 
 
-def find(words: Sequence[str]) -> list[Change]:
-    return [change(word) for word in words]
+def find(transforms: Sequence[str]) -> list[Change]:
+    return [change(word) for word in transforms]
 
 
 def change(word: str) -> Change:
@@ -81,7 +80,7 @@ def change(word: str) -> Change:
 
 
 def form(changes: Sequence[Change]) -> ReadFormat:
-    """What files that differ are to be brought to as they are read."""
+    """The format that files of different formats are converted to when read."""
     first = {change.function: change.numbers for change in reversed(changes)}
     (side,), (rate,) = first.get("resize", (None,)), first.get("resample", (None,))
     return ReadFormat(side, rate, "mono" in first)
@@ -90,12 +89,12 @@ def form(changes: Sequence[Change]) -> ReadFormat:
 def apply(
     change: Change, codecs: dict[str, Codec], tensors: dict[str, PackedTensor], name: str
 ) -> None:
-    """Change every field that the transform applies to."""
+    """Apply the transform to every field it takes."""
     fitting = [field for field, codec in codecs.items() if fits(change, codec)]
     if not fitting:
         raise DataError(
             f"+{change.word} needs {needs(change)}, which {name} does not hold at "
-            "that point; leave it out, or write it earlier"
+            "that point; remove it, or write it earlier"
         )
     for field in fitting:
         codecs[field], tensors[field] = change(codecs[field], tensors[field])

@@ -45,8 +45,8 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         """Generator loss: nonsaturating, -log D(G(z)), or minimax, log(1 - D(G(z)))."""
         critic_steps: Annotated[int, Range(1)] = 1
         """Discriminator updates per generator update."""
-        smooth: Annotated[float, Range(0, 0.5)] = 0.0
-        """One-sided label smoothing: real rows have the label 1 - smooth."""
+        label_smoothing: Annotated[float, Range(0, 0.5)] = 0.0
+        """One-sided label smoothing: real rows have the label 1 - label_smoothing."""
         penalty: Annotated[float, Range(0)] = 0.0
         """Weight of the R1 gradient penalty at real rows, which makes training converge instead of
         oscillate."""
@@ -128,7 +128,9 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         return self.ratio_at(y, self.context(batch.given, len(batch)))
 
     def ratio_at(self, y: Tensor, context: Tensor) -> Tensor:
-        return log_ratio(self.config.game, self.discriminate(y, context), self.config.smooth)
+        return log_ratio(
+            self.config.game, self.discriminate(y, context), self.config.label_smoothing
+        )
 
     def candidates_per_sample(self, options: BaseConfig | None) -> int:
         return options.resample if isinstance(options, AdversarialModel.SamplingConfig) else 1
@@ -162,7 +164,8 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         remedy = (
             "set game=nonsaturating"
             if self.config.game == "minimax"
-            else "set smooth=0.1, lower train.updates.discriminator.lr, or use adversarial.wgan"
+            else "set label_smoothing=0.1, lower train.updates.discriminator.lr, or use "
+            "adversarial.wgan"
         )
         return [
             Finding(

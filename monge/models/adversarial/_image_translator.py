@@ -42,8 +42,8 @@ def unet_config(space: Space, width: int) -> UNet.Config:
 
 def unsupported_pair(name: str, space: Space) -> str | None:
     """Why the data are not pairs of images of one size; None if they are."""
-    images = [part for part in space.given.values() if part.is_picture]
-    if not space.is_picture or len(images) != 1 or len(space.given) != 1:
+    images = [part for part in space.given.values() if part.is_image]
+    if not space.is_image or len(images) != 1 or len(space.given) != 1:
         found = ", ".join(map(str, space.given.values())) or "nothing"
         return (
             f"{name} expected an image given one image, found {space} given {found}; use pairs "

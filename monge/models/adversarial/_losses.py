@@ -31,12 +31,15 @@ EDGE = 1e-6
 """How near D may be to an end of its range when its ratio is computed."""
 
 
-def discriminator_terms(game: Game, real: Tensor, fake: Tensor, smooth: float = 0.0) -> Losses:
-    """J_D in two terms of the shape of the logits. With `smooth` s the label of real rows alone
-    is 1 - s, so that the best D is (1 - s) p_d / (p_d + p_g) (Salimans et al. 2016)."""
+def discriminator_terms(
+    game: Game, real: Tensor, fake: Tensor, label_smoothing: float = 0.0
+) -> Losses:
+    """J_D in two terms of the shape of the logits. With `label_smoothing` s the label of real rows
+    is 1 - s, that of fake rows stays 0, and the best D is (1 - s) p_d / (p_d + p_g) (Salimans et
+    al. 2016)."""
     if game == "squares":
-        return {"real": (real - (1 - smooth)).square() / 2, "fake": fake.square() / 2}
-    return {"real": (F.softplus(-real) + smooth * real) / 2, "fake": F.softplus(fake) / 2}
+        return {"real": (real - (1 - label_smoothing)).square() / 2, "fake": fake.square() / 2}
+    return {"real": (F.softplus(-real) + label_smoothing * real) / 2, "fake": F.softplus(fake) / 2}
 
 
 def generator_terms(game: Game, fake: Tensor) -> Tensor:
@@ -56,11 +59,11 @@ def divergence_bound(real: Tensor, fake: Tensor) -> Tensor:
     return (value(real, fake) + math.log(4)) / 2
 
 
-def log_ratio(game: Game, logit: Tensor, smooth: float = 0.0) -> Tensor:
+def log_ratio(game: Game, logit: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """log p_d / p_g estimated from a discriminator's output."""
-    if game != "squares" and not smooth:
+    if game != "squares" and not label_smoothing:
         return logit
-    top = 1 - smooth
+    top = 1 - label_smoothing
     d = logit if game == "squares" else torch.sigmoid(logit)
     d = d.clamp(EDGE * top, (1 - EDGE) * top)
     return d.log() - (top - d).log()

@@ -64,7 +64,7 @@ class DCGAN(AdversarialModel):
         """-(log D(x) + log(1 - D(G(z)))) / 2, with the R1 penalty if its weight is positive."""
         check_rows(self, batch)
         real, fake = self.logits(batch)
-        terms = discriminator_terms(self.config.game, real, fake, self.config.smooth)
+        terms = discriminator_terms(self.config.game, real, fake, self.config.label_smoothing)
         return {**terms, "penalty": self.r1_penalty(batch)} if self.config.penalty else terms
 
     def generator_loss(self, batch: Batch) -> Losses:
@@ -101,7 +101,7 @@ class DCGAN(AdversarialModel):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        if not space.is_picture or min(space.shape[1:]) < 2:
+        if not space.is_image or min(space.shape[1:]) < 2:
             return (
                 f"dcgan expected images (channels, rows, columns) of at least 2x2 pixels, "
                 f"found {space}; use adversarial.gan"

@@ -49,7 +49,7 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         """-(log D(x) + log(1 - D(G(z)))) / 2, with the R1 penalty if its weight is positive."""
         check_rows(self, batch)
         real, fake = self.logits(batch)
-        terms = discriminator_terms(self.config.game, real, fake, self.config.smooth)
+        terms = discriminator_terms(self.config.game, real, fake, self.config.label_smoothing)
         return {**terms, "penalty": self.r1_penalty(batch)} if self.config.penalty else terms
 
     def generator_loss(self, batch: Batch) -> Losses:
@@ -100,7 +100,7 @@ class GAN(AdversarialModel, MLPGeneratorModel):
             return Defaults(config, replace(train_config, lr=1e-3))
         rival = MLP.Config(width=256, depth=3, activation="leaky", dropout=0.3)
         return Defaults(
-            cls.Config(discriminator=rival, smooth=0.1),
+            cls.Config(discriminator=rival, label_smoothing=0.1),
             replace(train_config, lr=2e-4, batch_size=64),
         )
 

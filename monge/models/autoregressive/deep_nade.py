@@ -239,7 +239,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
     def defaults(cls, space: Space) -> Defaults:
         """Small images use convolutions, which need fewer rows. Held-out likelihoods of many
         passes are evaluated only after training has taken twice their time."""
-        if space.is_picture and math.prod(space.shape[1:]) <= SMALL_EVENT_DIMS:
+        if space.is_image and math.prod(space.shape[1:]) <= SMALL_EVENT_DIMS:
             config = cls.Config(orders=1, net=ConvSubsetNet.Config())
             return Defaults(
                 config, TrainConfig(batch_size=32, lr=2e-3, ema_decay=0.995, eval_every=300)

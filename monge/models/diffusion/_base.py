@@ -25,7 +25,7 @@ from ...core.rng import derive_seed, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.unet import with_levels_for
-from ...solve.jacobian_trace import draw_probes, mean_and_error
+from ...solve.jacobian_trace import mean_and_error, sample_probes
 from ...solve.ode import Solver
 from .._ordering import check_no_missing
 from ._conditioning import ConditionEncoder, Conditioning
@@ -48,7 +48,7 @@ SMALL_DATA_ROWS = 5000
 
 def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     """A U-Net for images and long sequences, an MLP for other data."""
-    if space.is_picture and min(space.shape[1:]) >= 6:
+    if space.is_image and min(space.shape[1:]) >= 6:
         dropout = 0.1 if 0 < space.rows < SMALL_DATA_ROWS else 0.0
         return with_levels_for(
             UNetDenoiser.Config(attention=1, dropout=dropout, waves=waves), space.shape[1:]
@@ -76,7 +76,7 @@ def default_target(space: Space) -> NetworkTarget:
 def default_recipe(space: Space) -> TrainConfig:
     """The training config; weights are averaged over up to ten thousand steps."""
     few = 0 < space.rows < SMALL_DATA_ROWS
-    images = space.is_picture or len(space.shape) == 2
+    images = space.is_image or len(space.shape) == 2
     if not images and space.dims <= 4:
         return TrainConfig(
             lr=2e-3, batch_size=512, ema_decay=0.9999, eval_every=500, grad_clip=1.0
@@ -237,7 +237,9 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         if options.trace == "hutchinson" or (
             options.trace == "auto" and dims > MAX_EXACT_TRACE_DIMS
         ):
-            probes = draw_probes(batch.rows, options.probes, (dims,), derive_seed(seed, "probes"))
+            probes = sample_probes(
+                batch.rows, options.probes, (dims,), derive_seed(seed, "probes")
+            )
             probes = probes.to(self.units.scale.dtype)
         solver = Solver(tolerance=options.tolerance)
         value, error = mean_and_error(

@@ -181,17 +181,17 @@ def concat_texts(texts: Sequence[TokenSequence]) -> TokenSequence:
 
 def map_sides(space: Space) -> tuple[int, ...]:
     """The sides of an event as a map: of an image, a sequence or a vector."""
-    return space.shape[1:] if space.is_picture else (space.shape[0] if space.shape else 1,)
+    return space.shape[1:] if space.is_image else (space.shape[0] if space.shape else 1,)
 
 
 def map_channels(space: Space) -> int:
     """The channels of an event as a map."""
-    return space.shape[0] if space.is_picture else space.dims // map_sides(space)[0]
+    return space.shape[0] if space.is_image else space.dims // map_sides(space)[0]
 
 
 def is_map(part: Space, space: Space) -> bool:
     """Whether a condition becomes maps stacked on the event."""
-    if space.is_picture:
-        return part.is_picture
+    if space.is_image:
+        return part.is_image
     numbers = part.kind in ("real", "binary", "levels", "counts")
     return numbers and len(space.shape) == 2 and len(part.shape) == 2

@@ -90,7 +90,7 @@ class NoisyInputNet(nn.Module):
 
 
 def is_image(space: Space) -> bool:
-    return space.is_picture and min(space.shape[1:]) >= MIN_IMAGE_SIDE
+    return space.is_image and min(space.shape[1:]) >= MIN_IMAGE_SIDE
 
 
 def convolutions(widths: Sequence[int], width: int, dropout: float, outputs: int) -> StackSpec:

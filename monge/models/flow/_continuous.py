@@ -22,7 +22,7 @@ from ...nn.mlp import MLP
 from ...nn.unet import UNet
 from ...prob.bijections.base import Bijection, Mapped
 from ...solve.adjoint import integrate_adjoint
-from ...solve.jacobian_trace import draw_probes, hutchinson_trace
+from ...solve.jacobian_trace import hutchinson_trace, sample_probes
 from ...solve.ode import Field, Method, Solver, State, Tally, integrate, walk
 from ...solve.transport.ground_cost import squared
 from ...solve.transport.sinkhorn import sinkhorn
@@ -99,7 +99,7 @@ class ContinuousBijection(Bijection):
         """The probe of each row, (B, 1, D); None if the trace is exact."""
         if self.has_exact_trace:
             return None
-        return draw_probes(torch.arange(len(x), device=x.device), 1, x.shape[1:], 0).to(x)
+        return sample_probes(torch.arange(len(x), device=x.device), 1, x.shape[1:], 0).to(x)
 
     def solve(
         self,

@@ -164,7 +164,7 @@ class GlowSteps:
 
 def image_shape(space: Space) -> ImageShape:
     """(C, H, W); other events are one pixel."""
-    return space.shape if space.is_picture else (space.dims, 1, 1)  # type: ignore[return-value]
+    return space.shape if space.is_image else (space.dims, 1, 1)  # type: ignore[return-value]
 
 
 def count_halvings(shape: ImageShape) -> int:

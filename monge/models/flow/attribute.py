@@ -51,7 +51,7 @@ class AttributeFlow(TransferFlow):
     config: Config
 
     def build_layers(self, context: int) -> Bijection:
-        if (most := count_halvings(image_shape(self.space))) and self.space.is_picture:
+        if (most := count_halvings(image_shape(self.space))) and self.space.is_image:
             steps = GlowSteps(self.config.steps, self.config.width, context)
             return steps.flat(image_shape(self.space), min(self.config.levels or 3, most))
         dims = self.space.dims
@@ -101,7 +101,7 @@ class AttributeFlow(TransferFlow):
             space.dims > 256,
             small_data_train_config(space),
         )
-        if space.is_picture:
+        if space.is_image:
             train_config = TrainConfig(
                 lr=1e-3,
                 batch_size=32 if large else 64,

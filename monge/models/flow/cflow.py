@@ -189,7 +189,7 @@ class CFlow(TransferFlow):
     def image_rungs(self) -> ImageRungs | None:
         """The builder for two images of one size that can be halved; None for other data."""
         given, config = self.space.given[self.source], self.config
-        both = self.space.is_picture and given.is_picture
+        both = self.space.is_image and given.is_image
         if not both or self.space.shape[1:] != given.shape[1:]:
             return None
         most = count_halvings(given.shape)  # type: ignore[arg-type]
@@ -267,7 +267,7 @@ class CFlow(TransferFlow):
     def defaults(cls, space: Space) -> Defaults:
         large = space.dims > 256
         train_config = small_data_train_config(space)
-        if space.is_picture:
+        if space.is_image:
             train_config = TrainConfig(
                 lr=1e-3,
                 batch_size=32 if large else 64,

@@ -36,7 +36,7 @@ from ...nn.unet import UNet, with_levels_for
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.elementwise import ActNorm, Standardise
 from ...prob.distributions import normal_log_prob_rows
-from ...solve.jacobian_trace import draw_probes, mean_and_error
+from ...solve.jacobian_trace import mean_and_error, sample_probes
 from ...solve.ode import TABLEAUX, Method, Solver
 from .._ordering import check_no_missing
 from ._base import Flow, importance_bound
@@ -118,7 +118,7 @@ class CNF(CompletableFlow, CanStream):
         return Compose([ActNorm(self.space.dims, learned=False), units])
 
     def build_layers(self, context: int) -> Bijection:
-        config, is_image = self.config, self.space.is_picture
+        config, is_image = self.config, self.space.is_image
         net = config.unet if config.image_net == "unet" and is_image else config.net
         shape = self.space.shape or (1,)
         return ContinuousBijection(net, shape, context, self.solver(config), config.waves)
@@ -195,7 +195,7 @@ class CNF(CompletableFlow, CanStream):
         """Probes (B, count, D) of Hutchinson's trace; None if it is exact."""
         if trace == "exact" or (trace == "auto" and self.flow.has_exact_trace):
             return None
-        return draw_probes(rows, count, self.latent.shape, seed).to(self.low.dtype)
+        return sample_probes(rows, count, self.latent.shape, seed).to(self.low.dtype)
 
     def log_density(
         self, y: Tensor, batch: Batch, solver: Solver, probes: Tensor | None
@@ -309,7 +309,7 @@ class CNF(CompletableFlow, CanStream):
         )
         plain = UNet.Config(multipliers=(1, 2), blocks=1, attention=0)
         for unet in (
-            (with_levels_for(plain, sides), plain) if space.is_picture and min(sides) >= 8 else ()
+            (with_levels_for(plain, sides), plain) if space.is_image and min(sides) >= 8 else ()
         ):
             if not any(side % unet.factor for side in sides):
                 train_config = (

@@ -179,7 +179,7 @@ class Superres(Flow, CanEnlarge):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        if not space.is_picture or space.kind != "levels":
+        if not space.is_image or space.kind != "levels":
             return f"expected images of levels, found {space}; use coupling"
         if any(side % 2 for side in space.shape[1:]):
             rows, columns = space.shape[1:]

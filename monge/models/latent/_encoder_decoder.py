@@ -149,7 +149,7 @@ class ConvEncoderDecoder(EncoderDecoder):
 
 
 def check_image_space(config: ConvEncoderDecoder.Config, space: Space) -> None:
-    if not space.is_picture:
+    if not space.is_image:
         raise UsageError(
             f"net=convolution expects images (channels, rows, columns), found {space}; "
             "use net=dense"

@@ -179,7 +179,7 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
     def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
         parts = noise.split(self.widths, -1)
         path = self.traverse(h, context, lambda t, level: level.sample(parts[t]))
-        kl = self.analytic_kl(path) if self.top_down else self.kl_with_control_variate(path)
+        kl = self.analytic_level_kls(path) if self.top_down else self.kl_with_control_variate(path)
         return PosteriorSample(torch.cat(list(path.z), -1), self.log_ratios(path), kl)
 
     def log_ratios(self, path: LevelPath) -> Tensor:
@@ -187,7 +187,7 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         terms = zip(path.z, path.q, path.p, strict=True)
         return torch.cat([q.log_prob(z) - p.log_prob(z) for z, q, p in terms], -1)
 
-    def analytic_kl(self, path: LevelPath) -> Tensor:
+    def analytic_level_kls(self, path: LevelPath) -> Tensor:
         """KL(q || p) of each unit given the levels before it, (S, B, units)."""
         terms = zip(path.z, path.q, path.p, strict=True)
         return torch.cat([q.kl(p).expand_as(z) for z, q, p in terms], -1)
@@ -212,9 +212,9 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         parts = z.split(self.widths, -1)
         return self.traverse(*self.posterior_params(batch), lambda t, level: parts[t])
 
-    def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
+    def level_kls(self, batch: Batch, z: Tensor) -> Tensor:
         path = self.path_of(batch, z)
-        each = self.analytic_kl(path) if self.top_down else self.log_ratios(path)
+        each = self.analytic_level_kls(path) if self.top_down else self.log_ratios(path)
         return torch.stack([part.sum(-1) for part in each.split(self.widths, -1)], -1)
 
     def log_prior(self, batch: Batch, z: Tensor) -> Tensor:

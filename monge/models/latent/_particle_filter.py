@@ -36,11 +36,16 @@ class NetworkHistory:
     """The summary of the past: the cached state of the network, or all its inputs."""
 
     def __init__(
-        self, model: SequentialLatentModel, n: int, most: int, context: Tensor | None, cached: bool
+        self,
+        model: SequentialLatentModel,
+        n: int,
+        max_steps: int,
+        context: Tensor | None,
+        cached: bool,
     ) -> None:
         self.net, self.context = model.net, context
         self.read: list[Tensor] = []
-        self.state: Any = model.net.start(n, most, context) if cached else None
+        self.state: Any = model.net.start(n, max_steps, context) if cached else None
         self.summary = self.push(model.first.expand(n, -1))  # (n, outputs)
 
     def push(self, vector: Tensor) -> Tensor:

@@ -258,7 +258,7 @@ class SequentialLatentModel(
     def infer(self, batch: Batch, noise: Tensor) -> Tensor:
         return self.infer_steps(self.to_frames(batch), noise)[0].z
 
-    def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
+    def level_kls(self, batch: Batch, z: Tensor) -> Tensor:
         """One per level of each step."""
         rows = self.to_frames(batch)
         kl = self.infer_steps(rows, None, z)[0].kl * rows.exist[..., None]  # (S, B, T, Z)

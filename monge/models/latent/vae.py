@@ -189,7 +189,7 @@ class VAE(LatentVariableModel):
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
         return self.posterior.log_prob(self.posterior_params(batch)[0], z)
 
-    def rate(self, batch: Batch) -> Tensor | None:
+    def analytic_kl(self, batch: Batch) -> Tensor | None:
         if not self.prior.is_standard_normal:
             return None
         kl = self.posterior.analytic_kl(self.posterior_params(batch)[0])

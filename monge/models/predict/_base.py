@@ -62,7 +62,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         depends on the inputs, or a mixture of Gaussians."""
         components: Annotated[int, Range(1)] = 5
         """Components of the mixture."""
-        smoothing: Annotated[float, Range(0, 1)] = 0.0
+        label_smoothing: Annotated[float, Range(0, 1)] = 0.0
         """Label smoothing: share of each label spread evenly over all classes in training."""
         classes: tuple[Weight, ...] = ()
         """Training weight per class, in the order of the names; empty weights all equally."""
@@ -158,7 +158,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
 
     def smooth_labels(self, log_p: Tensor, params: Tensor) -> Tensor:
         """Log-probabilities (B, D) mixed with the mean over all classes."""
-        share = self.config.smoothing
+        share = self.config.label_smoothing
         if not share:
             return log_p
         even = [

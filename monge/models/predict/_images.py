@@ -57,7 +57,7 @@ class ImagePredictor(Predictor):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        count = sum(part.is_picture for part in space.given.values())
+        count = sum(part.is_image for part in space.given.values())
         if count == 1 or not space.given:
             return super().unsupported_reason(space)
         found = ", ".join(map(str, space.given.values()))
@@ -70,7 +70,7 @@ class ImagePredictor(Predictor):
 def find_image(inputs: Space) -> tuple[str, Space]:
     """The image among the conditions, with its name."""
     for name, part in inputs.given.items():
-        if part.is_picture:
+        if part.is_image:
             return name, part
     raise UsageError(
         f"encoder turns the image into codes of {next(iter(inputs.given.values()))}, "
@@ -80,7 +80,7 @@ def find_image(inputs: Space) -> tuple[str, Space]:
 
 def image_side(space: Space) -> int:
     """The shorter side of the image that is given."""
-    return min(next((part.shape[1:] for part in space.given.values() if part.is_picture), (1,)))
+    return min(next((part.shape[1:] for part in space.given.values() if part.is_image), (1,)))
 
 
 def with_training_defaults(config: Config, space: Space) -> Defaults:

@@ -57,7 +57,7 @@ class Perceptron(Predictor):
     def __init__(
         self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
     ) -> None:
-        for name in ("smoothing", "classes", "tasks"):
+        for name in ("label_smoothing", "classes", "tasks"):
             if getattr(config, name):
                 raise UsageError(
                     f"{name} weights a loss, but the perceptron has none: it learns from "

@@ -38,7 +38,7 @@ class SequenceReader(nn.Module):
 
     def __init__(self, space: Space, net: Network.Config, both: bool) -> None:
         super().__init__()
-        self.is_image = space.is_picture and not space.varies
+        self.is_image = space.is_image and not space.varies
         self.features = Features(space if self.is_image else one_step(space))
         across = space.shape[0] * space.shape[2] if self.is_image else self.features.width
         config: Any = Bidirectional.Config(net=net) if both else net

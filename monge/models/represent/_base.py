@@ -26,7 +26,7 @@ from ...nn.mlp import MLP
 from ...nn.resnet import ResNetFeatures
 
 
-class FeatureNet(Configured, nn.Module, abc.ABC):
+class RepresentationNet(Configured, nn.Module, abc.ABC):
     """A network from the features of an event, and masks of them, to a code."""
 
     class Config(BaseConfig):
@@ -39,10 +39,10 @@ class FeatureNet(Configured, nn.Module, abc.ABC):
         """Tensors (B, F) to codes (B, latent)."""
 
 
-class DenseFeatureNet(FeatureNet):
+class DenseRepresentationNet(RepresentationNet):
     """An MLP over all features."""
 
-    class Config(FeatureNet.Config, MLP.Config):
+    class Config(RepresentationNet.Config, MLP.Config):
         """A multilayer perceptron."""
 
         tag = "encoder/dense"
@@ -55,17 +55,17 @@ class DenseFeatureNet(FeatureNet):
         return self.net(torch.cat(list(features), 1))
 
 
-class ConvFeatureNet(FeatureNet):
+class ConvRepresentationNet(RepresentationNet):
     """A residual network over an image, and a linear layer."""
 
-    class Config(FeatureNet.Config, ResNetFeatures.Config):
+    class Config(RepresentationNet.Config, ResNetFeatures.Config):
         """A residual network."""
 
         tag = "encoder/convolution"
 
     def __init__(self, config: Config, space: Space, copies: int, latent: int) -> None:
         super().__init__()
-        if not space.is_picture:
+        if not space.is_image:
             raise UsageError(
                 f"net=convolution expects images (channels, rows, columns), found {space}; "
                 "use net=dense"
@@ -91,7 +91,7 @@ class SelfSupervisedEncoder(Model, CanEncode):
     class Config(Model.Config):
         latent: Annotated[int, Range(1)] = 64
         """Dimension of the code."""
-        net: FeatureNet.Config = DenseFeatureNet.Config(width=256)
+        net: RepresentationNet.Config = DenseRepresentationNet.Config(width=256)
         """Network from features to the code: dense, or convolution for images."""
 
     config: Config
@@ -102,7 +102,7 @@ class SelfSupervisedEncoder(Model, CanEncode):
         super().__init__(config, space)
         self.latent = Space(kind="real", shape=(config.latent,))
         self.features = Features(space)
-        self.trunk: FeatureNet = config.net.build(space, self.copies, config.latent)
+        self.trunk: RepresentationNet = config.net.build(space, self.copies, config.latent)
 
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:
@@ -110,10 +110,10 @@ class SelfSupervisedEncoder(Model, CanEncode):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        is_large_image = space.is_picture and min(space.shape[1:]) >= MIN_CONV_SIDE
-        net: FeatureNet.Config = DenseFeatureNet.Config(width=256)
+        is_large_image = space.is_image and min(space.shape[1:]) >= MIN_CONV_SIDE
+        net: RepresentationNet.Config = DenseRepresentationNet.Config(width=256)
         if is_large_image:
-            net = ConvFeatureNet.Config(widths=(16, 32, 64), blocks=1)
+            net = ConvRepresentationNet.Config(widths=(16, 32, 64), blocks=1)
         latent = 64 if space.dims > 16 else 16
         return Defaults(
             cls.Config(latent=latent, net=net), TrainConfig(batch_size=256, ema_decay=0.99)
@@ -121,4 +121,4 @@ class SelfSupervisedEncoder(Model, CanEncode):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(latent=4, net=DenseFeatureNet.Config(width=16, depth=1))
+        return cls.Config(latent=4, net=DenseRepresentationNet.Config(width=16, depth=1))

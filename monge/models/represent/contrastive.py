@@ -95,7 +95,7 @@ class Contrastive(SelfSupervisedEncoder):
     def augment(self, features: Tensor) -> Tensor:
         """An augmented view of rows with features (B, F)."""
         c = self.config
-        if self.space.is_picture:
+        if self.space.is_image:
             images = features.reshape(-1, *self.space.shape)
             features = transform_images(images, c.rotate, c.zoom, c.shift).flatten(1)
             return features + c.noise * torch.randn_like(features)

@@ -65,9 +65,9 @@ class MaskedAutoencoder(SelfSupervisedEncoder):
 
     def sample_mask(self, x: Tensor) -> Tensor:
         """Which entries of each row of x (B, D) are masked, at least one."""
-        n, (height, width) = len(x), self.space.shape[1:] if self.space.is_picture else (1, 1)
+        n, (height, width) = len(x), self.space.shape[1:] if self.space.is_image else (1, 1)
         order = torch.rand(x.shape, device=x.device)
-        if self.space.is_picture:
+        if self.space.is_image:
             side = min(self.config.patch_size, height, width)
             coarse = torch.rand(n, 1, -(-height // side), -(-width // side), device=x.device)
             fine = F.interpolate(coarse, scale_factor=side)[..., :height, :width]

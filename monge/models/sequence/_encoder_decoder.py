@@ -61,9 +61,9 @@ class EncoderDecoderModel(
     is_predictor = True
 
     class Config(Model.Config):
-        smoothing: Annotated[float, Range(0, 0.9)] = 0.1
+        label_smoothing: Annotated[float, Range(0, 0.9)] = 0.1
         """Label smoothing: probability spread evenly over all symbols in the training target."""
-        scheduled: Annotated[float, Range(0, 1)] = 0.0
+        scheduled_sampling: Annotated[float, Range(0, 1)] = 0.0
         """Scheduled sampling: share of the decoder's training inputs that it samples itself."""
 
     class SamplingConfig(SymbolSampling):
@@ -106,7 +106,7 @@ class EncoderDecoderModel(
         each."""
 
     @abc.abstractmethod
-    def step_decoder(self, memory: SourceMemory, n: int, most: int) -> StepDecoder:
+    def step_decoder(self, memory: SourceMemory, n: int, max_steps: int) -> StepDecoder:
         """The decoder before its first step."""
 
     @property
@@ -152,7 +152,7 @@ class EncoderDecoderModel(
 
     def mix_own_samples(self, memory: SourceMemory, inputs: Tensor, step: int) -> Tensor:
         """Inputs of which a random share is replaced by symbols sampled given the true ones."""
-        share = self.config.scheduled * min(1.0, step / SCHEDULED_SAMPLING_WARMUP)
+        share = self.config.scheduled_sampling * min(1.0, step / SCHEDULED_SAMPLING_WARMUP)
         with torch.no_grad():
             logits = self.logits(self.decode_steps(memory, inputs)[:, :-1])
             uniform = torch.rand(logits.shape[:-1], device=logits.device)

@@ -64,7 +64,7 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         tag = "model/sequence.linear_ar"
         order: Annotated[int, Range(0)] = 0
         """Number of lags; 0 lets the criterion choose, for each channel."""
-        most: Annotated[int, Range(1)] = 24
+        max_order: Annotated[int, Range(1)] = 24
         """Highest order that the criterion may choose."""
         criterion: Literal["aic", "bic"] = "bic"
         """Criterion that chooses the order: Akaike's (aic) or Schwarz's (bic)."""
@@ -85,10 +85,10 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         super().__init__(config, space)
         self.steps = space.shape[0]
         self.channels = space.dims // self.steps
-        self.most = min(config.order or config.most, max(self.steps - 1, 1))
+        self.max_order = min(config.order or config.max_order, max(self.steps - 1, 1))
         mean, scale = (space.spread(name).reshape(self.steps, -1) for name in ("mean", "scale"))
         spread = (scale.square().mean(0) + mean.var(0, correction=0)).clamp_min(1e-12)
-        table = torch.zeros(self.channels, self.most)
+        table = torch.zeros(self.channels, self.max_order)
         state = {
             "intercept": mean.mean(0),
             "phi": table,
@@ -115,14 +115,14 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         series = join_windows(self.laid(batch.x).double().cpu())
         for channel in range(self.channels):
             pieces = [piece[..., channel] for piece in series]
-            order = self.config.order or select(pieces, self.most, self.config.criterion)
-            found = METHODS[self.config.method](pieces, min(order, self.most))
+            order = self.config.order or select(pieces, self.max_order, self.config.criterion)
+            found = METHODS[self.config.method](pieces, min(order, self.max_order))
             self.intercept[channel], self.variance[channel] = found.intercept, found.v
             for table, values in ((self.phi, found.phi), (self.stderr, found.stderr)):
                 table[channel] = 0
                 table[channel, : len(values)] = values.to(table)
             self.count[channel] = found.count
-            first = torch.cat([piece[:, : self.most].flatten() for piece in pieces])
+            first = torch.cat([piece[:, : self.max_order].flatten() for piece in pieces])
             whole = torch.cat([piece.flatten() for piece in pieces])
             self.early[0, channel] = first.mean()
             self.early[1, channel] = whole.var(correction=0).clamp_min(1e-12)
@@ -142,12 +142,12 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         phi = torch.where(still[:, None], self.phi, 0.0)  # only stationary channels use it below
         first, spread = initial_predictors(phi, self.variance, steps)
         if self.config.start == "mean":
-            shifted = torch.arange(self.most).to(phi.device)
+            shifted = torch.arange(self.max_order).to(phi.device)
             inside = (shifted[:, None] > shifted).to(phi)  # row t reads lags 1, ..., t
             first = self.phi[:, None] * inside
             spread = self.variance[:, None].expand(-1, steps)
         mean = conditional_means(x, self.intercept, self.phi, first)
-        free = ~still & (torch.arange(steps).to(phi.device) < self.most)[:, None]  # (T, C)
+        free = ~still & (torch.arange(steps).to(phi.device) < self.max_order)[:, None]  # (T, C)
         return (
             torch.where(free, self.early[0], mean),
             torch.where(free, self.early[1], torch.where(still, spread.mT, self.variance)),
@@ -207,7 +207,7 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
 
     def next_value(self, x: Tensor, noise: Tensor, t: int) -> Tensor:
         """A sample of x_t (B, C) given the values before it in x (B, T, C)."""
-        mean, variance = self.conditional_moments(x[:, max(0, t - self.most) : t + 1])
+        mean, variance = self.conditional_moments(x[:, max(0, t - self.max_order) : t + 1])
         return mean[:, -1] + variance[-1].sqrt() * noise[:, t]
 
     def diagnose(self, batch: Batch) -> list[Finding]:
@@ -256,8 +256,10 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         """At most half of a window as lags, so that half of it is left to fit."""
-        most = max(1, min(30, space.shape[0] // 2 if space.shape else 1))
-        return Defaults(cls.Config(most=most), TrainConfig(max_steps=1, eval_every=1, patience=0))
+        max_order = max(1, min(30, space.shape[0] // 2 if space.shape else 1))
+        return Defaults(
+            cls.Config(max_order=max_order), TrainConfig(max_steps=1, eval_every=1, patience=0)
+        )
 
     @classmethod
     def smallest_config(cls, space: Space) -> Any:
@@ -288,12 +290,12 @@ def join_windows(x: Tensor) -> list[Tensor]:
     return [torch.cat([x[a], x[a + 1 : b, -1]])[None] for a, b in zip(starts, ends, strict=True)]
 
 
-def select(pieces: list[Tensor], most: int, criterion: str) -> int:
-    """The order up to `most` with the smallest criterion, for series (n, T) each."""
+def select(pieces: list[Tensor], max_order: int, criterion: str) -> int:
+    """The order up to `max_order` with the smallest criterion, for series (n, T) each."""
     count = sum(piece.numel() for piece in pieces)
-    _, v = levinson(covariances(pieces, most))
+    _, v = levinson(covariances(pieces, max_order))
     penalty = 2.0 if criterion == "aic" else math.log(count)
-    score = count * v.clamp_min(1e-300).log() + penalty * torch.arange(most + 1).to(v)
+    score = count * v.clamp_min(1e-300).log() + penalty * torch.arange(max_order + 1).to(v)
     return int(score.argmin())
 
 

@@ -107,8 +107,8 @@ class RecurrentHead(Stepwise[RecurrentState]):
     def forward(self, x: Tensor) -> Tensor:
         return self.leave(self.drop(self.net(self.drop(x))))
 
-    def start(self, n: int, most: int) -> RecurrentState:
-        return self.net.start(n, most)
+    def start(self, n: int, max_steps: int) -> RecurrentState:
+        return self.net.start(n, max_steps)
 
     def step(self, state: RecurrentState, x: Tensor) -> Tensor:
         return self.leave(self.net.step(state, x))

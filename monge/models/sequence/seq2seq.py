@@ -87,12 +87,12 @@ class Seq2Seq(EncoderDecoderModel):
         )
         self.mix = nn.Linear(2 * width, width)
         self.drop = Dropout(config.dropout)
-        self.words = nn.Parameter(torch.randn(space.size, width))
+        self.embedding = nn.Parameter(torch.randn(space.size, width))
         self.heads = nn.Parameter(torch.randn(space.size, width) * width**-0.5)
 
     @property
     def table(self) -> Tensor:
-        return self.words
+        return self.embedding
 
     @property
     def out(self) -> Tensor:
@@ -139,7 +139,7 @@ class Seq2Seq(EncoderDecoderModel):
         memory = self.encode_source(self.source_of(batch))
         return self.weights(memory, self.net.scan(self.inputs(x), memory.start)[0])
 
-    def step_decoder(self, memory: Seq2SeqMemory, n: int, most: int) -> Seq2SeqDecoder:
+    def step_decoder(self, memory: Seq2SeqMemory, n: int, max_steps: int) -> Seq2SeqDecoder:
         return Seq2SeqDecoder(self, memory)
 
     def loss(self, batch: Batch) -> Losses:
@@ -148,10 +148,10 @@ class Seq2Seq(EncoderDecoderModel):
         x, exist = self.rows(batch)  # (B, T)
         memory = self.encode_source(self.source_of(batch))
         inputs = self.inputs(x)  # embeddings of the symbol before each, (B, T, width)
-        if self.config.scheduled:
+        if self.config.scheduled_sampling:
             inputs = self.mix_own_samples(memory, inputs, batch.step)
         logits = self.logits(self.decode_steps(memory, inputs)[exist])  # (N, V)
-        cost = cross_entropy(logits, x[exist], self.config.smoothing)
+        cost = cross_entropy(logits, x[exist], self.config.label_smoothing)
         total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
         return {"nll": total / self.average}
 

@@ -73,7 +73,7 @@ class Transformer(EncoderDecoderModel):
             nn.init.normal_(self.reader.table, std=net.width**-0.5)
         fields = {name: getattr(net, name) for name in net.__dataclass_fields__}
         self.encoder = TransformerEncoder(
-            TransformerEncoder.Config(**fields), net.width, self.reader.most
+            TransformerEncoder.Config(**fields), net.width, self.reader.max_steps
         )
         # The last map of the decoder lets shared embeddings differ between input and output;
         # without it every symbol is initially its own most probable successor.
@@ -81,7 +81,7 @@ class Transformer(EncoderDecoderModel):
             DecoderStack.Config(**fields), net.width, net.width, net.width, space.shape[0]
         )
         spread = net.width**-0.5
-        self.words = nn.Parameter(torch.randn(space.size, net.width) * spread)
+        self.embedding = nn.Parameter(torch.randn(space.size, net.width) * spread)
         self.heads = (
             nn.Parameter(torch.randn(space.size, net.width) * spread)
             if config.share == "none"
@@ -90,17 +90,17 @@ class Transformer(EncoderDecoderModel):
 
     @property
     def table(self) -> Tensor:
-        return self.words
+        return self.embedding
 
     @property
     def out(self) -> Tensor:
-        return self.words if self.heads is None else self.heads
+        return self.embedding if self.heads is None else self.heads
 
     def embed(self, x: Tensor) -> Tensor:
         return super().embed(x) * math.sqrt(self.width)
 
     def encode_source(self, source: Batch) -> TransformerMemory:
-        x, length = self.reader(source, self.words if self.whole else None)
+        x, length = self.reader(source, self.embedding if self.whole else None)
         gain = math.sqrt(self.width) if self.reader.space.kind == "tokens" else 1.0
         return TransformerMemory(self.encoder(x * gain, length), length)
 
@@ -113,9 +113,11 @@ class Transformer(EncoderDecoderModel):
         memory = self.encode_source(self.source_of(batch))
         return self.decoder.weights(self.inputs(x), memory.states, memory.length).mean(1)
 
-    def step_decoder(self, memory: TransformerMemory, n: int, most: int) -> TransformerDecoder:
+    def step_decoder(
+        self, memory: TransformerMemory, n: int, max_steps: int
+    ) -> TransformerDecoder:
         return TransformerDecoder(
-            self, self.decoder.start(n, most, memory.states, memory.length), n
+            self, self.decoder.start(n, max_steps, memory.states, memory.length), n
         )
 
     def loss(self, batch: Batch) -> Losses:
@@ -124,10 +126,10 @@ class Transformer(EncoderDecoderModel):
         x, exist = self.rows(batch)  # (B, T)
         memory = self.encode_source(self.source_of(batch))
         inputs = self.inputs(x)  # embeddings of the symbol before each, (B, T, width)
-        if self.config.scheduled:
+        if self.config.scheduled_sampling:
             inputs = self.mix_own_samples(memory, inputs, batch.step)
         logits = self.logits(self.decode_steps(memory, inputs)[exist])  # (N, V)
-        cost = cross_entropy(logits, x[exist], self.config.smoothing)
+        cost = cross_entropy(logits, x[exist], self.config.label_smoothing)
         total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
         return {"nll": total / self.average}
 

@@ -1,9 +1,9 @@
 """Key-value caches for beam search: beams share the keys and values of their common past.
 
-A search extends some prefixes and drops others, so that each of the `beams` sequences of a row is
-a path through the steps of all. Keys and values stay in place; a mask marks those on a sequence's
-own path, and branching copies a row of the mask. The paths of a row meet a few steps back, and
-keys that lie on none of them are pruned from time to time.
+A search extends some prefixes and drops others, so each of the `beams` sequences of a row is a
+path through a tree of steps. Keys and values stay in place; a mask marks those on a sequence's
+path, and branching copies a row of the mask. The paths of a row meet a few steps back, and keys on
+no path are pruned regularly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..stepwise import State
 from .softmax import CrossAttention, CrossAttentionMemory, KeyValueCache
 
 PRUNE_EVERY = 6
-"""Steps after which a tree looks for keys that lie on no path."""
+"""Steps between prunings of keys on no path."""
 
 
 class BeamTree(State):
@@ -31,10 +31,10 @@ class BeamTree(State):
     def __init__(self, trunk: KeyValueCache, beams: int) -> None:
         self.trunk, self.beams, self.alone = trunk, beams, trunk.steps
         self.enter, self.angles = trunk.enter, trunk.angles
-        self.steps, self.most = trunk.steps, trunk.most
+        self.steps, self.max_steps = trunk.steps, trunk.max_steps
         self.count = self.kept = self.alone  # keys of a row, now and after the last pruning
         n, heads, size, _ = trunk.k.shape
-        room = self.alone + beams * (self.most - self.alone)
+        room = self.alone + beams * (self.max_steps - self.alone)
         self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
         self.k[:, :, : self.alone] = trunk.k[..., : self.alone].mT
         self.v[:, :, : self.alone] = trunk.v[:, :, : self.alone]
@@ -45,10 +45,10 @@ class BeamTree(State):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step of every sequence and attend to its path: (n beams, heads, d) each ->
         (n beams, heads d)."""
-        if self.steps == self.most:
+        if self.steps == self.max_steps:
             raise UsageError(
-                f"the state was started for {self.most} steps and all are taken; "
-                "start it with more"
+                f"expected at most the {self.max_steps} steps that the state was started for, "
+                "found one more; start it with more"
             )
         first, last = self.count, self.count + self.beams
         self.steps, self.count = self.steps + 1, last
@@ -65,15 +65,15 @@ class BeamTree(State):
         return found.transpose(1, 2).flatten(0, 1).flatten(1)
 
     def bias(self, count: int) -> Tensor:
-        """What the distance of each key adds to its score, (heads, 1, keys)."""
+        """The relative bias of each key, (heads, 1, keys)."""
         known = self.trunk.bias
         assert known is not None, "called only if there is a bias"
         late = torch.arange(count - self.alone, device=known.device) // self.beams + self.alone
         step = torch.cat([torch.arange(self.alone, device=known.device), late])
-        return known[: self.k.shape[1], :, self.most - self.steps + step]
+        return known[: self.k.shape[1], :, self.max_steps - self.steps + step]
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
-        """Continue with `rows`, of which every `beams` neighbours, as many as before, belong to
+        """Continue with `rows`; each group of `beams` neighbours, as many as before, belongs to
         one row."""
         self.path = self.path.flatten(0, 1).index_select(0, rows).unflatten(0, (-1, beams))
         groups = rows[::beams] // self.beams
@@ -81,11 +81,11 @@ class BeamTree(State):
             self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
         if (
             self.trunk.bias is None and self.count - self.kept >= PRUNE_EVERY * beams
-        ):  # a bias counts steps
+        ):  # with a bias the positions matter
             self.prune()
 
     def prune(self) -> None:
-        """Drop keys that lie on no path; those that stay keep their order."""
+        """Drop keys on no path; the others keep their order."""
         live = (self.path[..., : self.count] == 0).any(1)  # (n, keys)
         self.kept = most = int(live.sum(1).max())
         slots = live.long().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -107,8 +107,8 @@ class BeamTree(State):
         v = self.v.repeat_interleave(self.beams, 0).gather(2, slots)
         cache = copy.copy(self.trunk)
         cache.steps = self.steps
-        keys = k.new_empty(n * self.beams, heads, size, self.most)
-        values = v.new_empty(n * self.beams, heads, self.most, size)
+        keys = k.new_empty(n * self.beams, heads, size, self.max_steps)
+        values = v.new_empty(n * self.beams, heads, self.max_steps, size)
         keys[..., : self.steps], values[:, :, : self.steps] = k, v
         cache.store(keys, values)
         if cache.bias is not None:
@@ -117,7 +117,7 @@ class BeamTree(State):
 
 
 def branch(past: State, rows: Tensor, beams: int) -> State:
-    """A state that continues with `rows`, every `beams` neighbours of which have one origin."""
+    """A state that continues with `rows`; each group of `beams` neighbours has one origin."""
     if isinstance(past, BeamTree):
         if beams == past.beams:
             past.reorder(rows, beams)
@@ -145,11 +145,11 @@ class CrossAttentionState(State):
         self.short: FoldedCrossAttention | None = None
 
     def attend(self, x: Tensor, h: Tensor) -> Tensor:
-        """x (n beams, width) and what the heads find for h (n beams, width), mixed."""
+        """x plus the attention output for h, both (n beams, width)."""
         return self.short.attend(x, h) if self.short else self.leave(x, self.find(h))
 
     def find(self, x: Tensor) -> Tensor:
-        """What the heads find for x (n beams, width), side by side."""
+        """The concatenated outputs of the heads for x (n beams, width)."""
         n = len(self.k)
         q = self.enter(x).view(n, self.beams, self.heads, self.size).transpose(1, 2)
         q = q.reshape(n * self.heads, self.beams, self.size)
@@ -172,7 +172,7 @@ class CrossAttentionState(State):
 
 
 class FoldedCrossAttention(State):
-    """Cross-attention to a short memory with the maps before and after it multiplied into its keys
+    """Cross-attention to a short memory, with the query and output maps multiplied into its keys
     and values: q' k = h' (W_q' k), W_o sum_s a_s v_s = sum_s a_s (W_o v_s)."""
 
     def __init__(self, recall: CrossAttentionState) -> None:

@@ -1,9 +1,9 @@
 r"""Transformer blocks: attention followed by a position-wise network.
 
-A block is attention and a position-wise network, each added to what enters it, with a norm after
-the sum, $H = \mathrm{LN}(X + \mathrm{MHA}(X))$, $Y = \mathrm{LN}(H + \mathrm{FFN}(H))$ (Vaswani
-et al. 2017), or before the map, $H = X + \mathrm{MHA}(\mathrm{LN} X)$,
-$Y = H + \mathrm{FFN}(\mathrm{LN} H)$ (Xiong et al. 2020), which trains without a long warm-up.
+A block is attention and a position-wise network, each with a residual connection, with a norm
+after the sum, $H = \mathrm{LN}(X + \mathrm{MHA}(X))$, $Y = \mathrm{LN}(H + \mathrm{FFN}(H))$
+(Vaswani et al. 2017), or before the map, $H = X + \mathrm{MHA}(\mathrm{LN} X)$, $Y = H +
+\mathrm{FFN}(\mathrm{LN} H)$ (Xiong et al. 2020), which trains without a long warm-up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TransformerConfig(BaseConfig):
     width: Annotated[int, Range(1)] = 128
     """Width of the vectors that pass from block to block."""
     depth: Annotated[int, Range(1)] = 4
-    """Blocks."""
+    """Number of blocks."""
     heads: Annotated[int, Range(1)] = 4
     """Attention heads, which share the width."""
     expand: Annotated[int, Range(1)] = 4
@@ -56,8 +56,8 @@ class TransformerConfig(BaseConfig):
         absolute = self.positions in ("none", "sinusoidal", "learned")
         if self.attention == "linear" and not absolute:
             raise UsageError(
-                f"positions={self.positions} change the scores of attention, which "
-                "attention=linear never forms; choose learned or sinusoidal positions"
+                f"positions={self.positions} change the attention scores, which "
+                "attention=linear does not compute; choose learned or sinusoidal positions"
             )
 
 
@@ -87,7 +87,7 @@ class FeedForward(nn.Module):
 
 
 class NormedResidual(nn.Module):
-    """LN(x + f(x)), or x + f(LN(x)); f is passed at every call, since it has other inputs too."""
+    """LN(x + f(x)), or x + f(LN(x)); f is passed at every call, as it may have other inputs."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class TransformerBlockState(State):
     """The past of a block's attention, and the memory it attends to."""
 
     past: Any  # the state of its attention
-    look: Callable[..., Tensor]  # what its heads find at a step
+    look: Callable[..., Tensor]  # the outputs of its heads at a step
     memory: CrossAttentionState | None
     leave: ResidualStep  # the output map of attention; it and the maps below are prepared
     think: ResidualStep
@@ -133,7 +133,7 @@ class TransformerBlockState(State):
     middle: StepMap | None = None
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
-        """Every `beams` neighbours among the rows store their common past once."""
+        """Each group of `beams` neighbouring rows stores its common past once."""
         self.past = branch(self.past, rows, beams)
         if self.memory is not None:
             self.memory.reorder(rows, beams)
@@ -175,10 +175,10 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         return self.middle(x, lambda h: ask(h, memory))
 
     def start(
-        self, n: int, most: int, memory: CrossAttentionMemory | None = None
+        self, n: int, max_steps: int, memory: CrossAttentionMemory | None = None
     ) -> TransformerBlockState:
         state = TransformerBlockState(
-            self.look.start(n, most),
+            self.look.start(n, max_steps),
             self.look.find,
             None,
             prepare_residual(self.look.leave),

@@ -1,10 +1,10 @@
-r"""Linear attention: weights that are products of features, so that the past is a sum.
+r"""Linear attention: weights are products of features, so the past is summarised by sums.
 
-$h_t = \frac{\phi(q_t)^\top S_t}{\phi(q_t)^\top Z_t}$, $S_t = \sum_s \phi(k_s) v_s^\top$,
-$Z_t = \sum_s \phi(k_s)$, over all s or over s <= t, with $\phi(x) = \mathrm{elu}(x) + 1 > 0$
-(Katharopoulos et al. 2020). The cost is that of T steps, and what a step needs of the past has a
-constant size. The causal pass takes the sequence in chunks: within one, the T^2 form; before it,
-the sums S and Z of the chunks that came first.
+$h_t = \frac{\phi(q_t)^\top S_t}{\phi(q_t)^\top Z_t}$, $S_t = \sum_s \phi(k_s) v_s^\top$, $Z_t =
+\sum_s \phi(k_s)$, over all s or over s <= t, with $\phi(x) = \mathrm{elu}(x) + 1 > 0$
+(Katharopoulos et al. 2020). The cost is linear in T, and the state of a step has constant size.
+The causal pass works in chunks: within one it uses the quadratic form, for the steps before it the
+sums S and Z.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..stepwise import State, Stepwise
 from .softmax import check_heads, check_lengths, merge_heads, split_heads
 
 CHUNK = 64
-"""Steps of a chunk: measured, `benchmarks/attention.py` prints others."""
+"""Steps of a chunk, chosen by `benchmarks/attention.py`."""
 
 
 def feature_map(x: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def feature_map(x: Tensor) -> Tensor:
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = None) -> Tensor:
-    """Every step attends to every other that is `there` (B, S): q (B, H, T, d), k (B, H, S, d) and
+    """Every step attends to all steps that are `there` (B, S): q (B, H, T, d), k (B, H, S, d) and
     v (B, H, S, e) -> (B, H, T, e)."""
     q, k = feature_map(q), feature_map(k)
     if there is not None:
@@ -41,7 +41,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = Non
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
     """A step attends to itself and to those before it, (B, H, T, d) and (B, H, T, e) throughout.
 
-    One chunk after the other fits in the processor's cache; all of them at once would not.
+    Chunks are processed one by one, as each fits into the processor's cache.
     """
     flat = [x.flatten(0, 1).split(chunk, 1) for x in (q, k, v)]  # pieces (B H, C, d)
     s = q.new_zeros(len(flat[0][0]), q.shape[-1], v.shape[-1])
@@ -57,8 +57,8 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK)
 
 
 class LinearHeads(nn.Module, abc.ABC):
-    """Multi-head linear self-attention: [Q, K, V] = X W, features of Q and K, and a last map that
-    mixes the heads."""
+    """Multi-head linear self-attention: [Q, K, V] = X W, features of Q and K, and an output
+    map."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         return self.leave(merge_heads(causal_linear_attention(*self.project(x))))
 
-    def start(self, n: int, most: int) -> LinearAttentionState:
+    def start(self, n: int, max_steps: int) -> LinearAttentionState:
         new = self.leave.weight.new_zeros
         return LinearAttentionState(
             prepare(self.enter),
@@ -114,7 +114,7 @@ class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
         return self.leave(self.find(state, x))
 
     def find(self, state: LinearAttentionState, x: Tensor) -> Tensor:
-        """What the heads find at a step, side by side, (n, width)."""
+        """The concatenated outputs of the heads at a step, (n, width)."""
         n = len(x)
         q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
         q, k = feature_map(q), feature_map(k)

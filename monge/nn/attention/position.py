@@ -2,11 +2,11 @@ r"""Positional encodings: absolute, rotary and relative.
 
 Absolute positions are vectors E_t that are added to the steps or concatenated with them: sinusoids
 $E_{t,2i} = \sin(t\,\omega_i)$, $E_{t,2i+1} = \cos(t\,\omega_i)$ with $\omega_i = 10000^{-2i/d}$
-(Vaswani et al. 2017), of any length, or learned ones, up to a length. Rotary positions turn
-queries and keys by t omega_i in each plane i, so that their products see t - s alone (Su et al.
+(Vaswani et al. 2017), of any length, or learned ones, up to a length. Rotary positions rotate
+queries and keys by t omega_i in each plane i, so their products depend only on t - s (Su et al.
 2021). A relative bias $b_{t-s}$ is added to the scores: a learned table clipped at a distance
-(Shaw et al. 2018), one learned for runs of distances that widen (Raffel et al. 2020), or the fixed
-slopes $-m_h |t - s|$ of ALiBi (Press et al. 2022).
+(Shaw et al. 2018), one per bucket of distances (Raffel et al. 2020), or the fixed slopes
+$-m_h |t - s|$ of ALiBi (Press et al. 2022).
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ def frequencies(width: int) -> Tensor:
 
 
 def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor:
-    """E (length, width), float64: sines and cosines in turn, or all sines before all cosines."""
+    """E (length, width), float64: sines and cosines interleaved, or all sines before all
+    cosines."""
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequencies(width)  # (T, planes)
     pair = torch.stack([angle.sin(), angle.cos()], 2 if layout == "interleaved" else 1)
     return pair.flatten(1)[:, :width]
 
 
 class AbsolutePositions(nn.Module, abc.ABC):
-    """Vectors E_t that join the steps: x_t + E_t, or [x_t, E_t].
+    """Position vectors: x_t + E_t, or [x_t, E_t].
 
     Since [x, E] W = x W_1 + E W_2, adding is the case W_1 = W_2. `outputs` is the width after it.
     """
@@ -52,24 +53,24 @@ class AbsolutePositions(nn.Module, abc.ABC):
         super().__init__()
         self.width, self.join = width, join
         self.outputs = width if join == "add" else 2 * width
-        self.register_buffer("anchor", torch.zeros(()), persistent=False)  # knows the dtype
+        self.register_buffer("anchor", torch.zeros(()), persistent=False)  # holds the dtype
 
     @abc.abstractmethod
     def table(self, length: int) -> Tensor:
-        """E of the first `length` places, (length, width)."""
+        """E of the first `length` positions, (length, width)."""
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, width) -> (B, T, outputs)
         return self.combine(x, self.table(x.shape[1]))
 
     def combine(self, x: Tensor, places: Tensor) -> Tensor:
-        """x (..., width) with the vectors of its places, which broadcast against it."""
+        """x (..., width) combined with the vectors of its positions, which broadcast with it."""
         if self.join == "add":
             return x + places
         return torch.cat([x, places.expand_as(x)], -1)
 
 
 class SinusoidalPositions(AbsolutePositions):
-    """Fixed waves of every length: E_{t+k} is E_t turned by k omega_i in each plane."""
+    """Fixed sinusoids: E_{t+k} is E_t rotated by k omega_i in each plane."""
 
     def __init__(self, width: int, join: Join = "add", layout: Layout = "interleaved") -> None:
         super().__init__(width, join)
@@ -80,11 +81,11 @@ class SinusoidalPositions(AbsolutePositions):
 
 
 class LearnedPositions(AbsolutePositions):
-    """A free vector for each of the first `most` places."""
+    """A learned vector for each of the first `max_steps` positions."""
 
-    def __init__(self, width: int, most: int, join: Join = "add") -> None:
+    def __init__(self, width: int, max_steps: int, join: Join = "add") -> None:
         super().__init__(width, join)
-        self.weight = nn.Parameter(0.02 * torch.randn(most, width))
+        self.weight = nn.Parameter(0.02 * torch.randn(max_steps, width))
 
     def table(self, length: int) -> Tensor:
         if length > len(self.weight):
@@ -96,7 +97,7 @@ class LearnedPositions(AbsolutePositions):
 
 
 class RotaryPositions(nn.Module):
-    """(x_i, x_{i+d/2}) turned by the angle t omega_i, for queries and keys of width d."""
+    """(x_i, x_{i+d/2}) rotated by the angle t omega_i, for queries and keys of width d."""
 
     anchor: Tensor
 
@@ -104,14 +105,14 @@ class RotaryPositions(nn.Module):
         super().__init__()
         if width % 2:
             raise UsageError(
-                f"rotary positions turn pairs, but a head has width {width}; choose a "
-                "width that is twice a multiple of the heads"
+                f"rotary positions need heads of even width, found {width}; choose a "
+                "width that is a multiple of twice the heads"
             )
         self.width = width
         self.register_buffer("anchor", torch.zeros(()), persistent=False)
 
     def table(self, length: int) -> tuple[Tensor, Tensor]:
-        """Cosines, and sines with the sign of the turn, of the first places, (length, width)."""
+        """Cosines and signed sines of the first positions, (length, width)."""
         angle = torch.arange(length, dtype=torch.float64)[:, None] * frequencies(self.width)
         cos, sin = angle.cos(), angle.sin()  # (T, width / 2)
         return (
@@ -124,12 +125,12 @@ class RotaryPositions(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (..., width) turned by angles whose cosines and signed sines broadcast against it."""
+    """x (..., width) rotated by angles whose cosines and signed sines broadcast with it."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
 class RelativeBias(nn.Module, abc.ABC):
-    """b_h(t - s), what is added to the score of query t and key s in head h."""
+    """b_h(t - s), added to the score of query t and key s in head h."""
 
     heads: int
 
@@ -138,7 +139,7 @@ class RelativeBias(nn.Module, abc.ABC):
         """The bias (heads, *S) at distances t - s, whole numbers (*S)."""
 
     def forward(self, queries: int, keys: int) -> Tensor:
-        """(heads, queries, keys); places of both are counted from the first."""
+        """(heads, queries, keys); positions are counted from the first."""
         count = torch.arange(max(queries, keys), device=self.device)
         return self.of(count[:queries, None] - count[None, :keys])
 
@@ -148,7 +149,7 @@ class RelativeBias(nn.Module, abc.ABC):
 
 
 class ClippedBias(RelativeBias):
-    """A free number for each distance from -reach to reach; beyond, that of the ends."""
+    """A learned number for each distance, clipped to -reach..reach."""
 
     def __init__(self, heads: int, reach: int = MAX_DISTANCE) -> None:
         super().__init__()
@@ -164,8 +165,8 @@ class ClippedBias(RelativeBias):
 
 
 class BucketBias(RelativeBias):
-    """A free number for each run of distances: single ones first, then runs whose ends grow
-    geometrically up to `reach`; the past and the future have half of the runs each."""
+    """A learned number for each bucket of distances: single distances first, then buckets that
+    grow geometrically up to `reach`; past and future have half of the buckets each."""
 
     def __init__(self, heads: int, count: int = 32, reach: int = MAX_DISTANCE) -> None:
         super().__init__()
@@ -208,15 +209,15 @@ class AlibiBias(RelativeBias):
 
 
 def absolute_positions(
-    kind: Positions, width: int, most: int, join: Join = "add"
+    kind: Positions, width: int, max_steps: int, join: Join = "add"
 ) -> AbsolutePositions | None:
-    """What joins the steps, for the kinds that do."""
+    """The position vectors of this kind; None for other kinds."""
     if kind == "sinusoidal":
         return SinusoidalPositions(width, join)
-    return LearnedPositions(width, most, join) if kind == "learned" else None
+    return LearnedPositions(width, max_steps, join) if kind == "learned" else None
 
 
 def relative_bias(kind: Positions, heads: int) -> RelativeBias | None:
-    """What is added to the scores, for the kinds that do."""
+    """The relative bias of this kind; None for other kinds."""
     known = {"table": ClippedBias, "buckets": BucketBias, "alibi": AlibiBias}
     return known[kind](heads) if kind in known else None

@@ -3,8 +3,8 @@ r"""Attention scores (dot, bilinear, additive) and hard attention.
 Scores: dot $q^\top k / \sqrt d$, bilinear $q^\top W k$ (Luong et al. 2015) and additive
 $v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by the softmax
 of the scores; hard attention takes one (Xu et al. 2015): the best, one sampled from the
-softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). What has no derivative
-is trained through the soft weights (straight-through) or by the log-probability of the choice.
+softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). The
+discrete choice is trained through the soft weights (straight-through) or by its log-probability.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HardChoice = Literal["argmax", "sample", "gumbel"]
 
 
 class AttentionScore(nn.Module, abc.ABC):
-    """How well queries match keys: q (B, T, queries), k (B, S, keys) -> (B, T, S)."""
+    """Scores of queries and keys: q (B, T, queries), k (B, S, keys) -> (B, T, S)."""
 
     @abc.abstractmethod
     def forward(self, q: Tensor, k: Tensor) -> Tensor: ...
@@ -61,7 +61,7 @@ class AdditiveScore(AttentionScore):
 
 
 def build_score(kind: ScoreName, queries: int, keys: int, width: int = 64) -> AttentionScore:
-    """The score of that name between vectors of these widths."""
+    """The score with this name between vectors of these widths."""
     if kind == "dot" and queries != keys:
         raise UsageError(
             f"a dot product needs equal widths, got queries of {queries} and keys of "
@@ -94,7 +94,7 @@ class HardAttention(nn.Module):
         return self.weights(scores) @ v
 
     def weights(self, scores: Tensor) -> Tensor:
-        """1 at the step taken and 0 elsewhere, (..., T, S)."""
+        """1 at the chosen step and 0 elsewhere, (..., T, S)."""
         if self.choice == "gumbel":
             scores = scores - torch.empty_like(scores).exponential_().log()
         if self.choice == "sample":

@@ -41,7 +41,9 @@ def padding_mask(length: Tensor, steps: int, like: Tensor) -> Tensor:
 
 
 def check_lengths(length: Tensor) -> None:
-    if not torch.compiler.is_compiling() and bool((length < 1).any()):  # no values in a trace
+    if not torch.compiler.is_compiling() and bool(
+        (length < 1).any()
+    ):  # values are unknown in a trace
         row = int((length < 1).nonzero()[0])
         raise DataError(
             f"sequence {row} has length {int(length[row])}, expected "
@@ -58,7 +60,7 @@ def attend(
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax(q k' / sqrt(d) + mask) v for q (..., T, d), k (..., S, d), v (..., S, e)."""
-    if dropout:  # torch's kernel has none and forms the weights too
+    if dropout:  # torch's fused kernel has no dropout
         return drop_elements(attention_weights(q, k, mask, causal), dropout) @ v
     if causal and mask is not None:
         mask, causal = mask + causal_mask(q.shape[-2], k.shape[-2], q), False
@@ -69,7 +71,9 @@ def attention_weights(
     q: Tensor, k: Tensor, mask: Tensor | None = None, causal: bool = False
 ) -> Tensor:
     """The weights (..., T, S) that `attend` gives to the values."""
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # fewer numbers than the scores
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(
+        -1, -2
+    )  # scaling q is cheaper than scaling the scores
     if causal:
         scores = scores.add_(causal_mask(q.shape[-2], k.shape[-2], q))
     return (scores if mask is None else scores + mask).softmax(-1)
@@ -87,7 +91,7 @@ def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """The heads side by side, (B, heads, T, d) -> (B, T, width)."""
+    """Concatenate the heads, (B, heads, T, d) -> (B, T, width)."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -154,55 +158,61 @@ class SelfAttention(MultiHeadAttention):
 
 
 class KeyValueCache(State):
-    """Keys and values of the steps so far, at the front of memory for all that may come; the map
-    and what positions do at each step are made ready beforehand.
+    """Keys and values of the steps so far, at the front of buffers for `max_steps`; the input map
+    and the positional terms are prepared in advance.
 
-    Keys are stored by columns: one query against many keys is faster so than by the fused kernel.
+    Keys are stored by columns, which is faster than the fused kernel for one query and many keys.
     """
 
-    def __init__(self, layer: CausalAttention, n: int, most: int) -> None:
+    def __init__(self, layer: CausalAttention, n: int, max_steps: int) -> None:
         heads, size, like = layer.heads, layer.size, layer.leave.weight
         gain = torch.cat(
             [like.new_full((layer.inputs,), size**-0.5), like.new_ones(2 * layer.inputs)]
         )  # queries are scaled, not scores
         self.enter = prepare_linear(layer.enter, gain)
-        self.angles = None if layer.rotary is None else layer.rotary.table(most)  # (most, d) each
-        self.bias: Tensor | None = None  # (n heads, 1, most): of distances most - 1 down to 0
+        self.angles = None  # (max_steps, d) each
+        if layer.rotary is not None:
+            self.angles = layer.rotary.table(max_steps)
+        self.bias: Tensor | None = None  # (n heads, 1, max_steps): distances max_steps - 1 to 0
         if layer.relative is not None:
-            distance = torch.arange(most - 1, -1, -1, device=like.device)
+            distance = torch.arange(max_steps - 1, -1, -1, device=like.device)
             self.bias = layer.relative.of(distance)[:, None].repeat(n, 1, 1)
-        self.steps, self.most = 0, most
-        self.store(like.new_empty(n, heads, size, most), like.new_empty(n, heads, most, size))
+        self.steps, self.max_steps = 0, max_steps
+        self.store(
+            like.new_empty(n, heads, size, max_steps), like.new_empty(n, heads, max_steps, size)
+        )
 
     def store(self, k: Tensor, v: Tensor) -> None:
-        """k: (n, heads, d, most), v: (n, heads, most, d); products take rows and heads as one."""
+        """k: (n, heads, d, max_steps), v: (n, heads, max_steps, d); products
+        take rows and heads as one axis."""
         self.k, self.v, self.keys, self.values = k, v, k.flatten(0, 1), v.flatten(0, 1)
         self.strides = self.keys.stride(), self.values.stride()
 
     def reorder(self, rows: Tensor) -> None:
         self.store(self.k.index_select(0, rows), self.v.index_select(0, rows))
         if self.bias is not None:
-            self.bias = self.bias[: self.k.shape[1]].repeat(len(rows), 1, 1)  # alike in every row
+            self.bias = self.bias[: self.k.shape[1]].repeat(len(rows), 1, 1)  # equal in every row
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step's keys and values and attend to all so far: (n, heads, d) each -> (n heads,
         1, d)."""
         place, past = self.steps, self.steps + 1
-        if place == self.most:
+        if place == self.max_steps:
             raise UsageError(
-                f"the state was started for {place} steps and all are taken; start it with more"
+                f"expected at most the {place} steps that the state was started for, found one "
+                "more; start it with more"
             )
         self.k.select(3, place).copy_(k)
         self.v.select(2, place).copy_(v)
         self.steps = past
         count, size = len(self.keys), q.shape[2]
         q = q.reshape(count, 1, size)
-        keys = self.keys.as_strided((count, size, past), self.strides[0])  # quicker than narrow
+        keys = self.keys.as_strided((count, size, past), self.strides[0])  # faster than narrow
         values = self.values.as_strided((count, past, size), self.strides[1])
         if self.bias is None:
             scores = torch.bmm(q, keys)  # (n heads, 1, t + 1)
         else:
-            bias = self.bias.narrow(2, self.most - past, past)
+            bias = self.bias.narrow(2, self.max_steps - past, past)
             scores = torch.baddbmm(bias, q, keys)
         return torch.bmm(scores.softmax(2), values)
 
@@ -212,14 +222,14 @@ class CausalAttention(MultiHeadAttention, Stepwise[KeyValueCache]):
 
     causal = True
 
-    def start(self, n: int, most: int) -> KeyValueCache:
-        return KeyValueCache(self, n, most)
+    def start(self, n: int, max_steps: int) -> KeyValueCache:
+        return KeyValueCache(self, n, max_steps)
 
     def step(self, state: KeyValueCache, x: Tensor) -> Tensor:
         return self.leave(self.find(state, x))
 
     def find(self, state: KeyValueCache, x: Tensor) -> Tensor:
-        """What the heads find at a step, side by side, (n, width)."""
+        """The concatenated outputs of the heads at a step, (n, width)."""
         n, place = x.shape[0], state.steps
         q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
         if state.angles is not None:
@@ -244,7 +254,7 @@ class CrossAttentionMemory(State):
 class CrossAttention(nn.Module):
     """Queries from one sequence, keys and values from another: Q = X W_q, [K, V] = Y W.
 
-    The other sequence is known at once, so a step of x is a sequence of one.
+    The other sequence is known from the start, so a step of x is a sequence of length one.
     """
 
     def __init__(

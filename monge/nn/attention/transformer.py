@@ -27,9 +27,9 @@ INIT_STD = 0.02
 class InputProjection(nn.Module):
     """Steps (B, T, inputs) as vectors of the blocks' width with positions."""
 
-    def __init__(self, config: TransformerConfig, inputs: int, most: int) -> None:
+    def __init__(self, config: TransformerConfig, inputs: int, max_steps: int) -> None:
         super().__init__()
-        self.places = absolute_positions(config.positions, inputs, most, config.join)
+        self.places = absolute_positions(config.positions, inputs, max_steps, config.join)
         joined = inputs if self.places is None else self.places.outputs
         self.lift = nn.Linear(joined, config.width) if joined != config.width else None
         self.drop = Dropout(config.dropout)
@@ -40,12 +40,12 @@ class InputProjection(nn.Module):
     def project(self, x: Tensor) -> Tensor:
         return self.drop(x if self.lift is None else self.lift(x))
 
-    def start(self, most: int) -> Callable[[Tensor, int], Tensor]:
-        """What makes one step (n, inputs) at a place, with the vectors of all places at hand."""
+    def start(self, max_steps: int) -> Callable[[Tensor, int], Tensor]:
+        """A function that projects one step (n, inputs) at a position, with prepared vectors."""
         lift = None if self.lift is None else prepare(self.lift)
         if self.places is None:
             return lambda x, place: x if lift is None else lift(x)
-        table, joined = self.places.table(most).unbind(), self.places.combine
+        table, joined = self.places.table(max_steps).unbind(), self.places.combine
 
         def step(x: Tensor, place: int) -> Tensor:
             x = joined(x, table[place])
@@ -57,16 +57,16 @@ class InputProjection(nn.Module):
 class TransformerEncoder(Configured, nn.Module):
     """(B, T, inputs) -> (B, T, width): every step depends on all others.
 
-    most: steps of the longest sequence, which learned positions need to know.
+    max_steps: steps of the longest sequence, needed for learned positions.
     """
 
     class Config(TransformerConfig):
         tag = "transformer/encoder"
 
-    def __init__(self, config: Config, inputs: int, most: int = 0) -> None:
+    def __init__(self, config: Config, inputs: int, max_steps: int = 0) -> None:
         super().__init__()
         self.inputs, self.outputs = inputs, config.width
-        self.entrance = InputProjection(config, inputs, most)
+        self.entrance = InputProjection(config, inputs, max_steps)
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.depth))
         self.norm = last_norm(config)
         init_weights(self, config.depth)
@@ -81,7 +81,7 @@ class TransformerEncoder(Configured, nn.Module):
 
 @dataclass
 class TransformerState(State):
-    """The states of all blocks, and what comes before and after them."""
+    """The states of all blocks, and the prepared input and output maps."""
 
     blocks: list[
         tuple[Callable[..., Tensor], TransformerBlockState]
@@ -102,11 +102,11 @@ class CausalTransformer(Configured, Stepwise[TransformerState]):
         tag = "transformer/causal"
 
     def __init__(
-        self, config: Config, inputs: int, outputs: int, most: int = 0, memory: int = 0
+        self, config: Config, inputs: int, outputs: int, max_steps: int = 0, memory: int = 0
     ) -> None:
         super().__init__()
         self.inputs, self.outputs = inputs, outputs
-        self.entrance = InputProjection(config, inputs, most)
+        self.entrance = InputProjection(config, inputs, max_steps)
         self.blocks = nn.ModuleList(CausalBlock(config, memory) for _ in range(config.depth))
         self.norm, self.leave = last_norm(config), nn.Linear(config.width, outputs)
         init_weights(self, config.depth)
@@ -123,12 +123,12 @@ class CausalTransformer(Configured, Stepwise[TransformerState]):
         return self.leave(self.norm(x))
 
     def start(
-        self, n: int, most: int, memories: Sequence[CrossAttentionMemory | None] = ()
+        self, n: int, max_steps: int, memories: Sequence[CrossAttentionMemory | None] = ()
     ) -> TransformerState:
         pairs = zip(self.each, memories or [None] * len(self.blocks), strict=True)
         return TransformerState(
-            [(block.step, block.start(n, most, memory)) for block, memory in pairs],
-            self.entrance.start(most),
+            [(block.step, block.start(n, max_steps, memory)) for block, memory in pairs],
+            self.entrance.start(max_steps),
             prepare(self.norm, self.leave),
         )
 
@@ -148,10 +148,10 @@ class DecoderStack(Configured, nn.Module):
         tag = "transformer/decoder"
 
     def __init__(
-        self, config: Config, inputs: int, outputs: int, memory: int, most: int = 0
+        self, config: Config, inputs: int, outputs: int, memory: int, max_steps: int = 0
     ) -> None:
         super().__init__()
-        self.stack = CausalTransformer(cast(Any, config), inputs, outputs, most, memory)
+        self.stack = CausalTransformer(cast(Any, config), inputs, outputs, max_steps, memory)
 
     def encode_memory(
         self, memory: Tensor, length: Tensor | None = None
@@ -174,21 +174,21 @@ class DecoderStack(Configured, nn.Module):
         return last[0].weights(x, cast(CrossAttentionMemory, last[1]))
 
     def start(
-        self, n: int, most: int, memory: Tensor, length: Tensor | None = None
+        self, n: int, max_steps: int, memory: Tensor, length: Tensor | None = None
     ) -> TransformerState:
-        return self.stack.start(n, most, self.encode_memory(memory, length))
+        return self.stack.start(n, max_steps, self.encode_memory(memory, length))
 
     def step(self, state: TransformerState, x: Tensor) -> Tensor:  # (n, inputs) -> (n, outputs)
         return self.stack.step(state, x)
 
 
 def last_norm(config: TransformerConfig) -> nn.Module:
-    """Blocks that norm before their maps leave the last sum unnormed."""
+    """The final norm, needed by blocks that normalise before their maps."""
     return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
 
 def init_weights(stack: nn.Module, depth: int) -> None:
-    """Small weights; those that end in one of the 2 depth sums smaller still."""
+    """Small weights; the output maps of the 2 depth residual branches are smaller still."""
     for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):
             inner = name.endswith(".leave")

@@ -1,16 +1,17 @@
 r"""Networks that read any subset S of the entries of an event and output parameters for all of
 them.
 
-Input is $[f(x) \odot m;\ m;\ c]$: features with those of hidden entries at 0, m_i = 1 where entry
-i is in S, so that a hidden entry is not mistaken for one that is 0, and the conditions c.
+Input is $[f(x) \odot m;\ m;\ c]$: features with those of hidden entries at 0, m_i = 1 if entry i
+is in S, so that a hidden entry is not mistaken for a 0, and the conditions c.
 
-A walk along an order shows one more entry at every step. Each unit above the first layer reads the
-new mask, so nothing above can be kept; but the first layer is a sum over the entries of S,
+Sampling in an order reveals one more entry at every step. Each unit above the first layer depends
+on the new mask, so nothing above can be cached; but the first layer is a sum over the entries of
+S,
 
 $a(S) = b + U c + \sum_{i \in S} (W_i f_i + v_i)$,
 
-to which a step adds one term, and of the last layer it needs the rows of one entry. With H units
-a layer and D entries a step then costs H^2 for every further layer instead of H^2 + 3DH.
+to which a step adds one term, and only the rows of one entry are needed of the last layer. With H
+units per layer and D entries, a step costs H^2 per further layer instead of H^2 + 3DH.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ class ObservedRows:
 
 @dataclass(frozen=True)
 class RevealOrder:
-    """An order in which entries get known, and the rows to which each is new."""
+    """The order in which entries are revealed, and the rows in which each is new."""
 
-    entries: Sequence[int]  # the entry at each place
+    entries: Sequence[int]  # the entry at each position
     news: Tensor  # (n, D)
 
 
 class SubsetNet(Configured, nn.Module, abc.ABC):
-    """A map from what is known of a row to the parameters of all its entries.
+    """A map from the observed entries of a row to the parameters of all entries.
 
     shape is the event's; inputs (F,) and outputs (P,) are the entries that features and parameters
-    belong to, ascending; context is how many conditions there are.
+    belong to, ascending; context is the number of conditions.
     """
 
     class Config(BaseConfig):
@@ -78,15 +79,15 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def init_output_bias(self, start: Tensor) -> None:
-        """Let the last bias be `start` (P,)."""
+        """Set the output bias to `start` (P,)."""
 
     @property
     @abc.abstractmethod
     def work(self) -> int:
-        """About how many products the parameters of one more entry of a row take."""
+        """Approximate number of products for the parameters of one entry of a row."""
 
     def stepper(self, known: ObservedRows, walk: RevealOrder, cached: bool = True) -> EntryStepper:
-        """A pass over rows of which something is known, one entry after the other."""
+        """A sequential pass over partly observed rows, one entry at a time."""
         return FullPassSubsetStepper(self, known, walk)
 
 
@@ -97,7 +98,7 @@ def entry_slices(owner: Tensor) -> list[slice]:
 
 
 class SubsetStepper(EntryStepper):
-    """What steps share: an entry that is new to no row is neither computed nor fed."""
+    """Base of the steppers: an entry that is new in no row is neither computed nor fed."""
 
     def __init__(self, net: SubsetNet, known: ObservedRows, walk: RevealOrder) -> None:
         self.net, self.known, self.walk = net, known, walk
@@ -117,15 +118,15 @@ class SubsetStepper(EntryStepper):
 
     @abc.abstractmethod
     def compute(self, own: slice) -> Tensor:
-        """These of the network's outputs, (n, P_i)."""
+        """The outputs `own` of the network, (n, P_i)."""
 
     @abc.abstractmethod
     def reveal(self, entry: int, features: Tensor, new: Tensor) -> None:
-        """The entry's features (n, F_i), which are new to the rows where `new` (n, 1)."""
+        """Feed the entry's features (n, F_i) to the rows in which it is `new` (n, 1)."""
 
 
 class FullPassSubsetStepper(SubsetStepper):
-    """The plain way: the whole network again for every entry."""
+    """The reference: a pass of the whole network for every entry."""
 
     def compute(self, own: slice) -> Tensor:
         return self.net(self.known)[:, own]
@@ -136,12 +137,12 @@ class FullPassSubsetStepper(SubsetStepper):
         place = torch.arange(own.start, own.stop, device=new.device)
         seen = known.seen.clone()
         seen[:, entry] |= new[:, 0]
-        # A copy, since a gradient may still need the pass before.
+        # A copy, as a gradient may still need the previous pass.
         self.known = replace(known, features=known.features.index_copy(1, place, shown), seen=seen)
 
 
 class DenseSubsetNet(SubsetNet):
-    """A perceptron over everything at once."""
+    """An MLP over all entries."""
 
     class Config(SubsetNet.Config):
         tag = "any_order/dense"
@@ -195,7 +196,7 @@ def dense_input(known: ObservedRows) -> Tensor:
 
 
 class CachedSubsetStepper(SubsetStepper):
-    """The sums a(S) of the first layer are kept; dropout is off in a pass."""
+    """Caches the sums a(S) of the first layer; dropout is off in a pass."""
 
     def __init__(self, net: DenseSubsetNet, known: ObservedRows, walk: RevealOrder) -> None:
         super().__init__(net, known, walk)
@@ -224,8 +225,8 @@ class ConvSubsetNet(SubsetNet):
     """A residual stack of convolutions over the image and its mask, all of one spatial size.
 
     h_0 = A * [f(x) m; m] + U c, h_l = h_{l-1} + B_l * a(C_l * a(h_{l-1})), and a map of each pixel
-    to its parameters with a bias for every one. The C_l are dilated 1, 2, 4, 1, ..., so that far
-    pixels meet in a few layers.
+    to its parameters, with a bias for each. The C_l have dilations 1, 2, 4, 1, ..., so that
+    distant pixels interact within a few layers.
     """
 
     class Config(SubsetNet.Config):

@@ -1,10 +1,11 @@
 """Incremental sampling from a masked network: every hidden unit is computed once.
 
-Sampling needs an entry's parameters before the next entry is known, which is D full passes. But a
-unit of degree t is known as soon as t entries are: with units sorted by degree, step t computes
-the units of degree t, once, from a leading slice of what is known, and the D steps together cost
-about one pass. `SortedNetwork` holds the weights in that order, `CachedStepper` uses them,
-`FullPassStepper` is the D full passes that it must equal. Both are driven alike, here to sample x:
+Sampling needs an entry's parameters before the next entry is known, which naively takes D full
+passes. But a unit of degree t depends only on the first t entries: with units sorted by degree,
+step t computes the units of degree t, once, from a leading slice of the known ones, and the D
+steps together cost about one pass. `SortedNetwork` holds the weights in that order,
+`CachedStepper` uses them; `FullPassStepper` is the reference with D full passes. Both have the
+same interface, here to sample x:
 
     steps = network.stepper(member)(context)     # n rows
     for place, entry in enumerate(order):
@@ -30,33 +31,33 @@ if TYPE_CHECKING:
 
 
 MAX_BLOCK_PLACES = 32
-"""Places of the order that the cached pass prepares at once, at most."""
+"""Most positions of the order that the cached pass prepares at once."""
 MIN_PRODUCT_ROWS = 64
-"""Rows of a map that make a product worth its while: a block has no more places than it takes."""
+"""Rows of a map from which a product is efficient; a block has no more positions than needed."""
 
 
 class EntryStepper(abc.ABC):
-    """A pass of one member over n rows, one place of the order after the other from 0."""
+    """A sequential pass of one member over n rows, one position of the order at a time."""
 
     @abc.abstractmethod
     def parameters(self, place: int) -> Tensor:
-        """The outputs of the entry at `place`, (n, P_i), once all before it were fed."""
+        """The outputs of the entry at `place`, (n, P_i), after all before it have been fed."""
 
     @abc.abstractmethod
     def feed(self, place: int, features: Tensor) -> None:
-        """The features (n, F_i) of the entry at `place`."""
+        """Feed the features (n, F_i) of the entry at `place`."""
 
 
 class FullPassStepper(EntryStepper):
-    """The plain way: the whole network again for every entry, with every mask as it is written."""
+    """The reference: a pass of the whole masked network for every entry."""
 
     def __init__(self, network: MaskedMLP, member: int, context: Tensor) -> None:
         self.network, self.context, self.member = network, context, member
         first, last = network.maps()[0], network.out
         self.inputs = (
             first.degrees_in[member][network.context :] - 1
-        )  # (F,): place of each feature
-        self.outputs = last.degrees_out[member]  # (P,): place of each output
+        )  # (F,): position of each feature
+        self.outputs = last.degrees_out[member]  # (P,): position of each output
         self.x = context.new_zeros(len(context), len(self.inputs), dtype=first.weight.dtype)
 
     def parameters(self, place: int) -> Tensor:
@@ -69,19 +70,19 @@ class FullPassStepper(EntryStepper):
 
 @dataclass(frozen=True)
 class PlaceBlock:
-    """A few places of a map: what their rows read of columns known before the first of them is
-    one product of many rows (`ahead`); what the block itself brings, a small one for each place.
+    """A few positions of a map: the contribution of the columns known before the block is one
+    product (`ahead`); that of the columns of the block itself is a small product per position.
     """
 
     ahead: Tensor  # (rows, columns known before)
     bias: Tensor  # (rows, 1)
-    own: Sequence[Tensor]  # of each place, (its rows, columns the block brings)
+    own: Sequence[Tensor]  # per position, (its rows, columns of the block)
     rows: slice
     columns: slice
-    sizes: list[int]  # rows of each place
+    sizes: list[int]  # rows of each position
 
     def open(self, below: Tensor) -> tuple[Tensor, ...]:
-        """The rows of each place from what is known before the block."""
+        """The rows of each position from the columns known before the block."""
         known = below[: self.columns.start]
         return torch.addmm(self.bias, self.ahead, known).split(self.sizes)
 
@@ -89,8 +90,8 @@ class PlaceBlock:
 class SortedLinear:
     """One masked map, with rows and columns sorted by degree.
 
-    Rows of degree t read all columns up to degree t: no mask is left. Columns of a block that are
-    not known yet hold zeros, so that all its places can read all of them.
+    Rows of degree t read all columns up to degree t, so no mask is needed. Columns of a block that
+    are not yet known are zero, so all its positions can read all of them.
     """
 
     def __init__(
@@ -104,14 +105,14 @@ class SortedLinear:
         self.weight = permute_axis(permute_axis(weight, 0, out), 1, into)
         degrees = torch.arange(dims, device=rows.device)
         known = torch.searchsorted(columns, degrees, right=True)
-        self.known = [context, *known.tolist()]  # columns known when a place is reached
+        self.known = [context, *known.tolist()]  # columns known at each position
         self.ends = [0, *torch.searchsorted(rows, degrees, right=True).tolist()]
         self.blocks = [
             self.block(place, min(place + block, dims)) for place in range(0, dims, block)
         ]
 
     def block(self, first: int, last: int) -> PlaceBlock:
-        """The places from `first` to before `last`."""
+        """The positions from `first` to before `last`."""
         rows = slice(self.ends[first], self.ends[last])
         columns = slice(self.known[first], self.known[last])
         sizes = [end - start for start, end in itertools.pairwise(self.ends[first : last + 1])]
@@ -122,7 +123,7 @@ class SortedLinear:
 
 
 def permute_axis(weight: Tensor, axis: int, order: Tensor) -> Tensor:
-    """`weight` in an order along an axis; the even assignment is in order and costs nothing."""
+    """`weight` permuted along an axis; an identity order returns it unchanged."""
     if bool((order.diff() == 1).all()):
         return weight
     return weight.index_select(axis, order)
@@ -146,22 +147,22 @@ class SortedNetwork:
 
 
 class _BlockLayer(NamedTuple):
-    """A hidden layer in a block: of each place, its m rows (m, n)."""
+    """A hidden layer in a block, with m rows (m, n) per position."""
 
     sizes: list[int]  # m
-    pending: Sequence[Tensor]  # from what was known before the block
-    own: Sequence[Tensor]  # weights (m, k) of what the block brings
-    brought: Tensor  # which is (k, n)
-    units: Sequence[Tensor]  # where they are kept
+    pending: Sequence[Tensor]  # from the units known before the block
+    own: Sequence[Tensor]  # weights (m, k) of the units of the block
+    brought: Tensor  # these units, (k, n)
+    units: Sequence[Tensor]  # where they are stored
     before: Sequence[Tensor]  # what enters a residual layer; () for others
 
 
 class CachedStepper(EntryStepper):
-    """The cached pass. `known[l]` holds the conditions and the units of layer l, each a row over
-    the n rows of the batch, and zeros for what is not known yet."""
+    """The cached pass. `known[l]` holds the conditions and the units of layer l, each as a row
+    over the n rows of the batch, and zeros for those not yet known."""
 
     layers: list[_BlockLayer]
-    pending: Sequence[Tensor]  # outputs of each place of the block, (P_i, n)
+    pending: Sequence[Tensor]  # outputs of each position of the block, (P_i, n)
     ends: list[tuple[Sequence[Tensor], Tensor]]  # what is added to them, as in a layer
 
     def __init__(self, maps: SortedNetwork, context: Tensor) -> None:
@@ -171,7 +172,7 @@ class CachedStepper(EntryStepper):
         for known in self.known:
             known[: self.skip] = context.T[: self.skip]
         starts = [*maps.layers[0].known[1:], sizes[0]]
-        self.slots = self.known[0][self.skip :].split(  # where the features of each place go
+        self.slots = self.known[0][self.skip :].split(  # the features of each position
             [end - start for start, end in itertools.pairwise(starts)]
         )
 
@@ -191,7 +192,7 @@ class CachedStepper(EntryStepper):
         return out.T
 
     def open(self, number: int) -> None:
-        """Begin a block: its rows in every layer, from what is known so far."""
+        """Start a block: compute its rows in every layer from the units known so far."""
         maps, pairs = self.maps, itertools.pairwise(self.known)
         self.layers = []
         for depth, (stage, (below, above)) in enumerate(zip(maps.layers, pairs, strict=True)):
@@ -217,7 +218,7 @@ class CachedStepper(EntryStepper):
             self.ends.append((block.own, self.known[0][block.columns]))
 
     def units(self, known: Tensor, block: PlaceBlock) -> tuple[Tensor, ...]:
-        """Where a layer keeps the units of each place of a block."""
+        """The storage of a layer for the units of each position of a block."""
         return known[self.skip :][block.rows].split(block.sizes)
 
     def feed(self, place: int, features: Tensor) -> None:

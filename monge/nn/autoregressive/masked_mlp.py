@@ -1,16 +1,16 @@
 r"""A network whose output for entry d of an event reads only the entries before d in an order.
 
-Every input, hidden unit and output has a degree: an entry's is its place $m^0(d) \in 1..D$ in the
-order, a hidden unit's $m^l(k) \in 1..D-1$ is the last place it may see, and a condition's is 0, so
-that all may see it. The masks (Germain et al. 2015)
+Every input, hidden unit and output has a degree: an entry's is its position $m^0(d) \in 1..D$ in
+the order, a hidden unit's $m^l(k) \in 1..D-1$ is the last position it may depend on, and a
+condition's is 0, so all may depend on it. The masks (Germain et al. 2015)
 
 $M^l_{kj} = 1[m^l(k) \ge m^{l-1}(j)]$ between layers,  $1[m^0(d) > m^L(k)]$ before outputs
 
-leave no path from the entries at places d..D to output d. Members (an order and an assignment of
-degrees each) share the weights and differ in the masks alone.
+leave no path from the entries at positions d..D to output d. Members (an order with an assignment
+of degrees) share the weights and differ only in the masks.
 
-Where inputs and outputs stand in the order of their degrees, a mask is a staircase below the
-diagonal and nearly half of the product is zeros. `Staircase` leaves them out, forward and back.
+If inputs and outputs are sorted by degree, a mask is a staircase below the diagonal and nearly
+half of the product is zeros. `StaircaseLinear` skips them, forward and backward.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from ..layers.dropout import Dropout
 from .incremental import CachedStepper, EntryStepper, FullPassStepper, SortedNetwork
 
 MAX_STORED_MASK_ENTRIES = 1 << 24
-"""Entries of the masks of one layer that are kept; larger ones are made when they are used."""
+"""Most mask entries of a layer that are stored; larger masks are computed when used."""
 
 
 STAIR_OUTPUTS = 128
-"""Outputs of a stair: fewer make the products thin, more leave zeros in."""
+"""Outputs of a stair: fewer make the products thin, more include zeros."""
 SIMD_INPUTS = 16
-"""Inputs that one instruction multiplies: stairs begin and end at whole numbers of them."""
+"""Inputs per vector instruction; stairs start and end at multiples of it."""
 Stair = tuple[int, int, int, int]
-"""Outputs from the first number to before the second read no inputs but those before the fourth;
-no output before the first reads those from the third on."""
+"""(first output, end of outputs, first input, end of inputs): these outputs read only inputs
+before the last number, and no earlier output reads inputs from the third number on."""
 
 
 class StaircaseLinear(torch.autograd.Function):
     """y = (W * M) x + b, stair by stair, for x (B, in).
 
-    What is only read lies column by column, so that a stair of y is one piece; what is trained
-    lies row by row, as the sums over rows that its derivatives are want it.
+    Without gradients the layout is by columns, so that a stair of y is contiguous; in training it
+    is by rows, which suits the sums over rows in the derivatives.
     """
 
     @staticmethod
@@ -78,16 +78,16 @@ class StaircaseLinear(torch.autograd.Function):
         to_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         for start, end, first, known in ctx.stairs:
             torch.mm(slope[:, start:end].T, x[:, :known], out=to_weight[start:end, :known])
-            if to_x is not None:  # by the outputs that read these inputs
+            if to_x is not None:  # from the outputs that read these inputs
                 torch.mm(slope[:, start:], masked[start:, first:known], out=to_x[:, first:known])
         if to_x is not None:
-            to_x[:, ctx.stairs[-1][-1] :] = 0  # what no output reads
+            to_x[:, ctx.stairs[-1][-1] :] = 0  # inputs that no output reads
         to_bias = slope.sum(0) if ctx.needs_input_grad[2] else None
         return to_x, to_weight.mul_(mask), to_bias, None, None, None
 
 
 class MaskedLinear(nn.Linear):
-    """y = (W * M) x + b with M = 1[output degree >= input degree], or > where `strict`.
+    """y = (W * M) x + b with M = 1[output degree >= input degree], or > if `strict`.
 
     inputs: (K, in) and outputs: (K, out) are the degrees for each of the K members.
     """
@@ -113,7 +113,7 @@ class MaskedLinear(nn.Linear):
         return (self.degrees_out[member][:, None] >= self.degrees_in[member]).to(self.weight.dtype)
 
     def forward(self, x: Tensor, member: int = 0, plain: bool = False) -> Tensor:
-        """plain: with all the zeros, as the masks are written."""
+        """plain: with the full masked weight instead of the staircase."""
         mask = self.mask(member) if self.masks is None else self.masks[member]
         stairs = self.stairs[member]
         fits = x.dim() == 2 and x.dtype == self.weight.dtype and x.device.type == "cpu"
@@ -126,7 +126,7 @@ class MaskedLinear(nn.Linear):
 
 
 def stairs(inputs: Tensor, outputs: Tensor) -> list[Stair]:
-    """The stairs between inputs and outputs of these degrees; none where they are not sorted."""
+    """The stairs between inputs and outputs of these degrees; empty if they are not sorted."""
     if len(outputs) < STAIR_OUTPUTS or bool(
         (inputs.diff() < 0).any() | (outputs.diff() < 0).any()
     ):
@@ -142,8 +142,8 @@ class MaskedMLP(Configured, nn.Module):
     """h_l = a((W_l * M_l) [c; h_{l-1}] + b_l) from h_0 = x, and outputs (V * M) [c; h_L] + b.
 
     inputs: (F,) and outputs: (P,) are the entries that features and parameters belong to; orders:
-    (K, D) the place of each entry in each order; context: how many conditions c there are, which
-    every layer sees. Members are numbered mask by mask within order by order.
+    (K, D) the position of each entry in each order; context: the number of conditions c, which
+    every layer reads. Members are numbered by order, then by mask.
     """
 
     class Config(BaseConfig):
@@ -189,7 +189,7 @@ class MaskedMLP(Configured, nn.Module):
     def forward(
         self, x: Tensor, context: Tensor | None = None, member: int = 0, plain: bool = False
     ) -> Tensor:
-        """(B, F) and (B, context) -> (B, P); plain: with all that the masks hide."""
+        """(B, F) and (B, context) -> (B, P); plain: without staircases."""
         first = h = self.join(context, x)
         for place, layer in enumerate(self.layers):
             new = self.drop(self.act(layer(h, member, plain)))
@@ -202,13 +202,13 @@ class MaskedMLP(Configured, nn.Module):
         return torch.cat([context, h], 1) if self.context and context is not None else h
 
     def maps(self) -> list[MaskedLinear]:
-        """The masked maps from inputs to outputs, first to last; `direct` stands beside them."""
+        """The masked maps from inputs to outputs, first to last, without `direct`."""
         return [*(cast(MaskedLinear, layer) for layer in self.layers), self.out]
 
     @torch.no_grad()
     def stepper(self, member: int = 0, cached: bool = True) -> Callable[[Tensor], EntryStepper]:
-        """What starts a pass, one entry at a time, over the rows of a context (n, context); the
-        cached one sorts the weights as they are now, once for all the passes it starts."""
+        """A function that starts a sequential pass over the rows of a context (n, context); the
+        cached one sorts the current weights once for all passes."""
         if cached:
             return functools.partial(CachedStepper, SortedNetwork(self, member))
         return functools.partial(FullPassStepper, self, member)
@@ -217,12 +217,12 @@ class MaskedMLP(Configured, nn.Module):
 def hidden_degrees(config: MaskedMLP.Config, dims: int, context: int, masks: int) -> Tensor:
     """Degrees of the hidden units, (depth, masks, width).
 
-    The first assignment is even and ascending, the others are shuffles of it; units that see
-    conditions alone (degree 0) exist where there are conditions, or nothing else to see.
+    The first assignment is even and ascending, the others are permutations of it; units of degree
+    0, which read only conditions, exist if there are conditions or only one entry.
     """
     low = 0 if context or dims == 1 else 1
     even = low + torch.arange(config.width) * (dims - low) // config.width
-    layers = 1 if config.residual else config.depth  # a sum joins units of equal degree
+    layers = 1 if config.residual else config.depth  # residual sums need equal degrees
     shuffle = keyed_uniform(torch.arange(layers * masks), (config.width,), 1).argsort(1)
     degrees = even[shuffle].reshape(layers, masks, config.width)
     degrees[:, 0] = even

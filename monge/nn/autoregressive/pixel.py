@@ -1,21 +1,21 @@
 r"""Networks over images whose output for an entry reads only the entries before it.
 
-Pixels come in raster order, and the colours of a pixel in theirs: R, then G, then B. A channel has
-a degree, the colour it is about. The masked convolution (van den Oord et al. 2016)
+Pixels are in raster order, and the colours of a pixel in the order R, G, B. A channel has a
+degree, the colour it belongs to. The masked convolution (van den Oord et al. 2016)
 
 $M = 1$ above the pixel's row and left of the pixel, $0$ right of it and below, and at the pixel
 itself $1[d_{out} > d_{in}]$ (type A, the first layer) or $1[d_{out} \ge d_{in}]$ (type B)
 
-leaves no path to an output from its own entry or a later one. Rows below the pixel are not even
+leaves no path to an output from its own entry or a later one. Kernel rows below the pixel are not
 stored: a kernel of reach p has p + 1 rows, and `WindowConv2d` pads the image on the sides it
 reads.
 
-Sampling needs an entry's parameters before the next entry is known, which is a full pass for each.
-But what a layer made of a pixel never changes. A `RasterStepper` keeps it: what a row owes to the
-rows above is computed for the whole row when it begins, by one thin convolution a layer over a
-`RowBuffer` of the last rows; what a pixel owes to its own row is a small product over a `PixelRow`
-of what is known of that row. Together that costs about one pass. `FullPassRasterStepper` is the D
-full passes that it must equal.
+Sampling needs an entry's parameters before the next entry is known, which naively takes a full
+pass for each. But the features of known pixels never change, so a `RasterStepper` caches them: the
+contribution of the rows above is computed for a whole row at its start, by one thin convolution
+per layer over a `RowBuffer` of the last rows; the contribution of the same row is a small product
+over a `PixelRow`. Together this costs about one pass. `FullPassRasterStepper` is the reference
+with D full passes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ..layers.dropout import Dropout
 from .masked_mlp import EntryStepper
 
 OddKernel = Literal[3, 5, 7, 9, 11, 13, 15]
-"""Sides of a kernel that has a middle."""
+"""Odd sides of a kernel."""
 
 
 class WindowConv2d(nn.Conv2d):
-    """A convolution over `above` rows up to the pixel's own, from `left` columns before it to
-    `right` columns behind it; zeros stand outside the image, whose size is kept."""
+    """A convolution over the pixel's row and `above` rows before it, from `left` columns before to
+    `right` columns after it; zero padding preserves the size of the image."""
 
     mask: Tensor | None
 
@@ -61,7 +61,7 @@ class WindowConv2d(nn.Conv2d):
         self.register_buffer("mask", mask, persistent=False)
 
     def reset_parameters(self) -> None:
-        """Keep the variance: gates see numbers near one from the first step on."""
+        """Preserve the variance, so that gates start with inputs near one."""
         nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -83,7 +83,7 @@ def masked_conv(
     strict: bool = False,
     bias: bool = True,
 ) -> WindowConv2d:
-    """The masked convolution between channels of these degrees, of type A where `strict`."""
+    """The masked convolution between channels of these degrees, of type A if `strict`."""
     mask = torch.ones(len(outputs), len(inputs), above + 1, left + 1 + right)
     mask[:, :, -1, left] = (outputs[:, None] - int(strict) >= inputs).to(mask.dtype)
     mask[:, :, -1, left + 1 :] = 0.0
@@ -94,8 +94,8 @@ def masked_conv(
 class RasterNet(Configured, nn.Module, abc.ABC):
     """From images (B, C, H, W) and conditions to `outputs` numbers for each entry.
 
-    The features of a pixel pass through two layers of its own, and each entry has a bias of its
-    own. A channel of ones distinguishes the image from its zero padding.
+    The features of a pixel pass through two pointwise layers, and each entry has its own bias. A
+    channel of ones distinguishes the image from its zero padding.
     """
 
     class Config(BaseConfig):
@@ -119,12 +119,14 @@ class RasterNet(Configured, nn.Module, abc.ABC):
         biases: int,
         context: int = 0,
     ) -> None:
-        """biases: how many numbers of a layer the conditions are added to."""
+        """biases: size of the bias that the conditions add to each layer."""
         super().__init__()
         self.config, self.shape, self.context = config, shape, context
         colours = shape[0]
         self.colours = torch.arange(config.width) * colours // config.width  # of hidden channels
-        self.inputs = torch.cat([torch.arange(colours), torch.tensor([-1])])  # all may see ones
+        self.inputs = torch.cat(
+            [torch.arange(colours), torch.tensor([-1])]
+        )  # all may read the ones
         entries = torch.arange(colours).repeat_interleave(outputs)
         self.blend = masked_conv(self.colours, self.colours)
         self.out = masked_conv(self.colours, entries, bias=False)
@@ -135,7 +137,7 @@ class RasterNet(Configured, nn.Module, abc.ABC):
 
     @torch.no_grad()
     def init_output_bias(self, start: Tensor) -> None:
-        """Let the outputs be about `start` (C, H, W, outputs), whatever the image."""
+        """Set the output bias to `start` (C, H, W, outputs)."""
         self.offset.copy_(start.permute(0, 3, 1, 2).reshape(self.offset.shape))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
@@ -146,8 +148,8 @@ class RasterNet(Configured, nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
-        """The last features of every pixel, (B, width, H, W), with one bias (B, biases) a layer
-        that the conditions make."""
+        """The last features of every pixel, (B, width, H, W), with one bias (B, biases) per layer
+        from the conditions."""
 
     def biases(self, context: Tensor | None) -> Sequence[Tensor | None]:
         if self.given is None:
@@ -159,7 +161,7 @@ class RasterNet(Configured, nn.Module, abc.ABC):
         """A cached pass over the rows of a context (n, context)."""
 
     def stepper(self, cached: bool) -> Callable[[Tensor], EntryStepper]:
-        """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
+        """A function that starts a sequential pass over the rows of a context (n, context)."""
         return self.scan if cached else functools.partial(FullPassRasterStepper, self)
 
     @torch.enable_grad()
@@ -178,14 +180,14 @@ class RasterNet(Configured, nn.Module, abc.ABC):
 
 
 class FullPassRasterStepper(EntryStepper):
-    """The plain way: the whole network again for every entry."""
+    """The reference: a pass of the whole network for every entry."""
 
     def __init__(self, network: RasterNet, context: Tensor) -> None:
         self.network, self.context = network, context
         self.x = network.offset.new_zeros(len(context), *network.shape)
 
     def at(self, place: int) -> tuple[int, int, int]:
-        """The colour, row and column of a place."""
+        """The colour, row and column of a position."""
         colours, _, columns = self.network.shape
         return place % colours, place // colours // columns, place // colours % columns
 
@@ -202,8 +204,8 @@ class FullPassRasterStepper(EntryStepper):
 
 
 class RowBuffer:
-    """The last rows of a map of n images, zero where no image is, as a convolution reads
-    them: (n, rows, margin + columns + margin, channels)."""
+    """The last rows of a map of n images with zero padding, as a convolution reads them: (n, rows,
+    margin + columns + margin, channels)."""
 
     def __init__(self, like: Tensor, rows: int, columns: int, margin: int) -> None:
         n, channels = like.shape
@@ -211,13 +213,13 @@ class RowBuffer:
         self.newest = self.whole[:, -1, margin : margin + columns]  # (n, columns, channels)
 
     def push(self, row: Tensor) -> None:
-        """The next row, (n, columns, channels)."""
+        """Add the next row, (n, columns, channels)."""
         for above, below in itertools.pairwise(self.whole.unbind(1)):
             above.copy_(below)
         self.newest.copy_(row)
 
     def convolve(self, kernel: Tensor) -> Tensor:
-        """What a row makes of the strip, (n, columns, outputs)."""
+        """The convolution of the buffered rows, (n, columns, outputs)."""
         return F.conv2d(self.whole.permute(0, 3, 1, 2), kernel)[:, :, 0].transpose(1, 2)
 
 
@@ -235,7 +237,7 @@ class PixelRow:
 
 
 class RasterStepper(EntryStepper, abc.ABC):
-    """The cached pass over n images: a network defines how a row starts and a pixel follows."""
+    """The cached pass over n images; a network defines how rows start and pixels advance."""
 
     def __init__(self, network: RasterNet, context: Tensor) -> None:
         (colours, _, self.columns), n = network.shape, len(context)
@@ -260,7 +262,7 @@ class RasterStepper(EntryStepper, abc.ABC):
 
     @abc.abstractmethod
     def start_row(self, top: bool) -> None:
-        """Take in the row that is now complete, unless the next one is the `top` row."""
+        """Add the completed row, unless the next one is the `top` row."""
 
     @abc.abstractmethod
     def advance(self, x: int, colour: int, features: Tensor) -> None:
@@ -285,21 +287,21 @@ class RasterStepper(EntryStepper, abc.ABC):
 
 
 def colour_slices(degrees: Tensor, colours: int) -> list[slice]:
-    """Where the channels of each colour are, among channels sorted by colour."""
+    """The slice of each colour among channels sorted by colour."""
     ends = torch.bincount(degrees, minlength=colours).cumsum(0).tolist()
     return list(map(slice, [0, *ends], ends))
 
 
 def row_weights(layer: WindowConv2d, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
-    """What a layer makes of its pixel's row up to the pixel, (pixels inputs, outputs), for each of
-    these choices of outputs."""
+    """The weights of a layer for the pixel's row up to the pixel, (pixels inputs, outputs), for
+    each of these selections of outputs."""
     row = layer.kernel().detach()[:, :, -1, : layer.margins[0] + 1]  # (outputs, inputs, pixels)
     weight = row.permute(2, 1, 0).flatten(0, 1)
     return [weight[:, own].contiguous() for own in outputs]
 
 
 def layer_bias(layer: WindowConv2d, given: Tensor | None = None) -> Tensor:
-    """The bias of a layer, (outputs,), or with what conditions (n, outputs) add to it,
+    """The bias of a layer, (outputs,), or plus that of the conditions (n, outputs),
     (n, 1, outputs)."""
     assert layer.bias is not None
     bias = layer.bias.detach()

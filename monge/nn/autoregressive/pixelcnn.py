@@ -1,9 +1,9 @@
 r"""The two networks of PixelCNN: one masked stack, and a vertical stack beside a horizontal one.
 
-A stack of masked convolutions reaches up and to the right by one column a row at most (kernel 3):
-of what lies right of that slope it sees nothing, however deep it is. Two stacks see all: the
-vertical one sees every column of the rows above, the horizontal one the row up to the pixel and,
-at every layer, the vertical one; the way back would break the order.
+A stack of masked convolutions with kernel 3 reaches at most one column to the right per row above:
+the pixels beyond are a blind spot at any depth. Two stacks have none: the vertical one reads every
+column of the rows above, the horizontal one the row up to the pixel and, at every layer, the
+vertical one; the opposite connection would break the order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .pixel import (
 
 
 class PixelCNNStack(RasterNet):
-    """Convolutions, layer upon layer."""
+    """Base of the stacks of masked convolutions."""
 
     class Config(RasterNet.Config):
         kernel: OddKernel = 3
@@ -38,7 +38,7 @@ class PixelCNNStack(RasterNet):
     config: Config
 
     def reaches(self) -> list[int]:
-        """How far the kernel of each layer sees."""
+        """The reach of the kernel of each layer."""
         rest = [self.config.kernel // 2] * (self.config.depth - 1)
         return [self.config.first // 2, *rest]
 
@@ -146,7 +146,7 @@ def gated_activation(x: Tensor, axis: int) -> Tensor:
 
 
 class _PlainStepper(RasterStepper):
-    """Rows above are one convolution a layer and row, the row itself one product a pixel."""
+    """One convolution per layer and row for the rows above, one product per pixel for its row."""
 
     def __init__(self, network: PlainPixelCNN, context: Tensor) -> None:
         super().__init__(network, context)
@@ -174,7 +174,7 @@ class _PlainStepper(RasterStepper):
 
 
 class MaskedLayerStepper:
-    """One masked layer in a scan; `line` holds what enters it."""
+    """One masked layer in a scan; `line` holds its inputs."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class MaskedLayerStepper:
 
 
 class _GatedStepper(RasterStepper):
-    """The vertical stack moves a row at a time, the horizontal one a pixel at a time."""
+    """The vertical stack advances by rows, the horizontal one by pixels."""
 
     def __init__(self, network: GatedPixelCNN, context: Tensor) -> None:
         super().__init__(network, context)
@@ -240,8 +240,8 @@ class _GatedStepper(RasterStepper):
 
 
 class _GatedLayerStepper:
-    """One layer of both stacks in a scan. The halves a, b of the gates stand colour by colour, so
-    that those of one colour are neighbours."""
+    """One layer of both stacks in a scan. The halves a, b of the gates are ordered by colour, so
+    that those of one colour are adjacent."""
 
     def __init__(
         self,
@@ -271,8 +271,8 @@ class _GatedLayerStepper:
         self.own = [y[:, span] for span in spans]
 
     def descend(self, row: Tensor | None) -> Tensor:
-        """The vertical features (n, columns, width) of the next row, once the layer below has
-        put out its own."""
+        """The vertical features (n, columns, width) of the next row, after those of the layer
+        below."""
         if row is not None:
             self.strip.push(row)
         v = gated_activation(self.strip.convolve(self.down) + self.to_v, -1)

@@ -1,15 +1,16 @@
-r"""The two recurrent networks of PixelRNN: cells that run down the rows, or along the diagonals.
+r"""The two recurrent networks of PixelRNN: Row LSTM and Diagonal BiLSTM.
 
-What a layer reads of the map below is one masked convolution over the whole image; what its
-cells pass on is computed line by line (van den Oord, Kalchbrenner & Kavukcuoglu 2016).
+The input-to-state map of a layer is one masked convolution over the whole image; the
+state-to-state recurrence is computed line by line (van den Oord, Kalchbrenner & Kavukcuoglu 2016).
 
-Row LSTM: a line is a row, which convolves the outputs of the row above. A pixel sees a triangle.
-Diagonal BiLSTM: row r is moved r places to the right, so that a line is a diagonal and a cell
-reads those to the left and above. One network runs so, its mirror image runs to the left; the
-mirror image is read a row lower, lest a pixel see what is to its right. Together they see all.
+Row LSTM: a line is a row, which convolves the outputs of the row above; the receptive field is a
+triangle. Diagonal BiLSTM: row r is shifted r columns to the right, so that a line is a diagonal
+and a cell reads those to the left and above. A mirrored network runs to the left, and its outputs
+are read one row lower, so that no pixel reads pixels to its right. Together they cover all pixels
+before.
 
-In a scan the row above is known when a row begins: what is owed to it is one product a row, and
-the mirror image runs over it then. A pixel adds a product or two of its own.
+In a scan the row above is known when a row starts: its contribution is one product per row, and
+the mirrored network runs over it then. Each pixel adds one or two small products.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from .pixelrnn_kernel import GridLSTM, Neighbourhood, lstm_cell
 
 
 class PixelRNNStack(RasterNet):
-    r"""$h_0 = A x$ and $h_{l+1} = h_l + R_l y_l$, with $y_l$ what the cells of layer l make of
-    $h_l$."""
+    r"""$h_0 = A x$ and $h_{l+1} = h_l + R_l y_l$, with $y_l$ the outputs of the cells of layer
+    l for $h_l$."""
 
     class Config(RasterNet.Config):
         depth: Annotated[int, Range(1)] = 3
@@ -60,7 +61,7 @@ class PixelRNNStack(RasterNet):
 
     @abc.abstractmethod
     def cells(self) -> CellLayer:
-        """A layer."""
+        """A new layer of cells."""
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
         h = self.first(x)
@@ -73,7 +74,7 @@ class PixelRNNStack(RasterNet):
 
 
 class RowLSTM(PixelRNNStack):
-    """Cells that run down the rows; what lies beside the triangle above a pixel it cannot see."""
+    """Cells that run down the rows; a pixel depends only on the triangle above it."""
 
     class Config(PixelRNNStack.Config):
         """The Row LSTM."""
@@ -94,7 +95,7 @@ class RowLSTM(PixelRNNStack):
 
 
 class DiagonalBiLSTM(PixelRNNStack):
-    """Cells that run along the diagonals to the right and to the left, and see all."""
+    """Cells that run along both diagonals; a pixel depends on all pixels before it."""
 
     class Config(PixelRNNStack.Config):
         """The Diagonal BiLSTM."""
@@ -111,11 +112,11 @@ class DiagonalBiLSTM(PixelRNNStack):
 
 
 class CellLayer(nn.Module, abc.ABC):
-    """A layer of cells: `read` makes gates of the map below, `carry` (networks, taps, width,
-    4 width) of neighbouring outputs, `mix` adds the outputs to the map."""
+    """A layer of cells: `read` computes gates from the map below, `carry` (networks, taps, width,
+    4 width) from neighbouring outputs, and `mix` adds the outputs to the map."""
 
     reach: int
-    """How many pixels to the left `read` looks."""
+    """Pixels to the left that `read` reads."""
 
     def __init__(
         self, colours: Tensor, reach: int, networks: int, neighbours: Neighbourhood
@@ -134,7 +135,8 @@ class CellLayer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        """What the cells make of a map h (B, width, H, W) and the image x, (B, width, H, W)."""
+        """The outputs of the cells for a map h (B, width, H, W) and the image x, (B, width, H,
+        W)."""
 
     @abc.abstractmethod
     def stepper(
@@ -144,7 +146,7 @@ class CellLayer(nn.Module, abc.ABC):
 
 
 def open_forget_gate(read: WindowConv2d) -> None:
-    """Let cells keep what they hold at first: the gate f is mostly open."""
+    """Initialise the forget gate to be mostly open."""
     assert read.bias is not None
     nn.init.ones_(read.bias.detach().chunk(4)[1])
 
@@ -167,8 +169,8 @@ class RowCellLayer(CellLayer):
 class DiagonalCellLayer(CellLayer):
     """The first network runs to the right, the second is its mirror image.
 
-    Read a row lower, the mirror image may see its own pixel, and must: maps have not seen the last
-    pixel of a row before the next row.
+    As the mirror image is read one row lower, it may read its own pixel, and must, as the last
+    pixel of a row has not been read otherwise.
     """
 
     def __init__(self, colours: Tensor, inputs: int) -> None:
@@ -200,7 +202,7 @@ class LayerRows(NamedTuple):
 
 
 class _CellStepper(RasterStepper):
-    """A row begins with what it owes to the rows above; then each layer moves pixel by pixel."""
+    """A row starts with the contribution of the rows above; then layers advance by pixels."""
 
     def __init__(self, network: PixelRNNStack, context: Tensor) -> None:
         super().__init__(network, context)
@@ -230,8 +232,8 @@ class _CellStepper(RasterStepper):
 
 
 class _CellLayerStepper(abc.ABC):
-    """One layer of cells in a scan. The four gates stand colour by colour, so that those of one
-    colour are neighbours; `link` is what a row owes to the rows above."""
+    """One layer of cells in a scan. The four gates are ordered by colour, so that those of one
+    colour are adjacent; `link` is the contribution of the rows above."""
 
     def __init__(
         self, layer: CellLayer, lines: LayerRows, given: Tensor | None, spans: Sequence[slice]
@@ -254,7 +256,7 @@ class _CellLayerStepper(abc.ABC):
 
     @abc.abstractmethod
     def start_row(self, top: bool) -> None:
-        """Take in the row that is now complete, unless the next one is the `top` row."""
+        """Add the completed row, unless the next one is the `top` row."""
 
     @abc.abstractmethod
     def run_cells(self, x: int, colour: int) -> Tensor:
@@ -300,7 +302,7 @@ class _RowLayerStepper(_CellLayerStepper):
 
 
 class _DiagonalLayerStepper(_CellLayerStepper):
-    """The mirror image runs over a row once it is complete, for the row below to read."""
+    """The mirror image runs over a row when it is complete, and the row below reads it."""
 
     def __init__(
         self,

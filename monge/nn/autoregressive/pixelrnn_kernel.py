@@ -1,14 +1,13 @@
-r"""LSTM cells on a grid, line by line.
+r"""LSTM cells on a grid, computed line by line.
 
 $c = \sigma(a_f) \odot c' + \sigma(a_i) \odot \tanh(a_g)$ and $h = \sigma(a_o) \odot \tanh(c)$,
 where $a = x + \sum_k W_k h_k$ reads the cells k of an earlier line, and c' is the state of one of
 them.
 
-All the cells of a line move at once, in one product. Maps have margins of zeros, so that a cell at
-the edge reads nothing, and pixels in one row: a line is then a slice, a diagonal as well as a row,
-and a neighbour a shift of it. The loop over lines is one node of the graph whose gradient is
-written by hand: a node for each of the dozen operations of each line would cost more than the
-arithmetic.
+All the cells of a line are computed in one product. Maps have margins of zeros for the edges and
+are flattened, so that a line, a row or a diagonal, is a slice, and its neighbours are shifted
+slices. The loop over lines is one node of the graph with a hand-written gradient, as separate
+nodes for the dozen operations of each line would cost more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Cells that a cell reads, as (row, column) offsets, the state being that of number
-    `memory`; lines are rows, or diagonals from the upper right to the lower left."""
+    """The cells that a cell reads, as (row, column) offsets; number `memory` provides the state.
+    Lines are rows, or diagonals from the upper right to the lower left."""
 
     taps: tuple[tuple[int, int], ...]
     memory: int
@@ -44,7 +43,7 @@ class PaddedGrid:
     rows: int
     columns: int
     left: int
-    wide: int  # columns, margins too
+    wide: int  # columns including margins
 
     def blank(self, like: Tensor, groups: int, channels: int) -> Tensor:
         size = (self.rows + 1) * self.wide
@@ -56,7 +55,7 @@ class PaddedGrid:
         return grid.unflatten(1, (-1, self.wide))[:, 1 + row : 1 + row + self.rows, across]
 
     def shifts(self) -> list[int]:
-        """How far off the pixels are that a pixel reads."""
+        """The offsets of the pixels that a pixel reads."""
         return [row * self.wide + column for row, column in self.neighbours.taps]
 
     def lines(self) -> list[slice]:
@@ -80,8 +79,8 @@ def shift_slice(line: slice, shift: int) -> slice:
 
 
 class GridLSTM(torch.autograd.Function):
-    """Outputs of the cells of G networks, (G, H, W, B, C), from weights (G, K, C, 4 C) of what
-    they read and the gates i, f, o, g that each reads of the image, G maps (H, W, B, 4 C)."""
+    """Outputs of the cells of G networks, (G, H, W, B, C), from weights (G, K, C, 4 C) of the
+    cells read and the inputs of the gates i, f, o, g, G maps (H, W, B, 4 C)."""
 
     @staticmethod
     def forward(ctx: Any, neighbours: Neighbourhood, weight: Tensor, *maps: Tensor) -> Tensor:
@@ -126,7 +125,7 @@ class GridLSTM(torch.autograd.Function):
 
 
 def lstm_cell(a: Tensor, c: Tensor, new: Tensor, h: Tensor) -> None:
-    """Open the gates a (*, 4 C) in place, and write the next state and the output."""
+    """Apply the gate functions to a (*, 4 C) in place, and write the next state and output."""
     width = c.shape[-1]
     a[..., : 3 * width].sigmoid_()
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)

@@ -1,4 +1,4 @@
-"""Events and conditions as numbers near one, which is what networks read.
+"""Events and conditions as standardised inputs of networks.
 
 Numbers are standardised by the training split, binary values become -1 and 1, names one-hot; a
 value that was not seen is 0 in every feature. A number that may be empty or sit on an atom has an
@@ -22,9 +22,8 @@ class Features(nn.Module):
     the indicators 1[x_i = 0], ..., 1[x_i = size - 1]; of a number with atoms a_k the first and
     1[x_i = a_k], and where it may be empty 1[x_i is empty].
 
-    `owner[f]` is the entry of the flattened event that feature f belongs to. Where they are
-    `held`, numbers beyond the training range are read as its ends, so that what reads them need
-    not extrapolate.
+    `owner[f]` is the entry of the flattened event that feature f belongs to. With `held`, numbers
+    are clamped to the training range, so that networks need not extrapolate.
     """
 
     owner: Tensor
@@ -64,11 +63,11 @@ class Features(nn.Module):
         return torch.where(seen, features, 0.0)
 
     def entry(self, i: int, value: Tensor) -> Tensor:
-        """The features (B, F_i) of entry i alone, from its values (B,)."""
+        """The features (B, F_i) of entry i from its values (B,)."""
         return self.read(value[:, None], self.slices[i])
 
     def reader(self) -> Callable[[int, Tensor], Tensor]:
-        """`entry` for many entries in turn: what it needs of the buffers is taken apart once."""
+        """A faster `entry` for many entries: the buffers are split once."""
         if self.held or not self.plain:
             return self.entry
         shift, factor = self.shift.unbind(), self.factor.unbind()
@@ -106,7 +105,7 @@ class Conditions(nn.Module):
 
 
 def training_range(space: Space) -> Tensor:
-    """The training range of each number, (2, D); everything for other kinds of entry."""
+    """The training range of each number, (2, D); unbounded for other kinds of entry."""
     ends = torch.stack([space.spread("low").flatten(), space.spread("high").flatten()])
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
     number = torch.tensor([kind in ("real", "counts") for kind in kinds])
@@ -121,7 +120,7 @@ def feature_table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
     none, affine = torch.full((space.dims,), -1.0), torch.zeros(space.dims, dtype=torch.bool)
     if space.kind in ("real", "counts", "levels"):
         mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
-        # An entry that hardly ever leaves one level is not blown up: a level is a whole step.
+        # The scale is at least one level, so that nearly constant entries are not blown up.
         scale = scale if space.kind == "real" else scale.clamp_min(1.0)
         states = [*space.atoms, *((torch.nan,) if space.optional else ())]
         zeros, ones = torch.zeros(len(states)), torch.ones(len(states))

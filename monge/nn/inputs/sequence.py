@@ -1,7 +1,7 @@
 """Inputs of sequence networks: embedded entries, and conditions (global or per step).
 
-A number is standardised by its place and mapped linearly; one of a few codes (a bit, a level, a
-token) has a learned vector of its own besides.
+A number is standardised by position and mapped linearly; one of a few codes (a bit, a level, a
+token) also has a learned embedding.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .features import Conditions, Features
 
 
 class SequenceContext(nn.Module):
-    """The features of all conditions, (B, 1, width), or (B, T, width) where some are sequences.
+    """The features of all conditions, (B, 1, width), or (B, T, width) if some are sequences.
 
-    A condition is read step by step where it varies in length as the event does, or is a
-    sequence of vectors (T, C) as long as the event; every other one is read whole at every step.
-    A step with C channels of its own is read by each of them.
+    A condition is read step by step if it varies in length as the event does, or is a sequence of
+    vectors (T, C) of the event's length; any other is read as a whole at every step. If the event
+    has C channels per step, each channel reads the condition of its step.
     """
 
     def __init__(self, space: Space, channels: int) -> None:
@@ -39,7 +39,7 @@ class SequenceContext(nn.Module):
         self.width = self.fixed.width + sum(part.width for part in self.each)  # type: ignore[misc]
 
     def forward(self, given: Mapping[str, Batch], n: int, steps: int) -> Tensor | None:
-        """None where nothing is given; `steps` of the event, channels included."""
+        """None without conditions; `steps` of the event count channels separately."""
         if not self.width:
             return None
         whole = self.fixed(given, n)[:, None]  # (n, 1, fixed)
@@ -87,14 +87,14 @@ def one_step(part: Space) -> Space:
 
 
 MAX_TABLE_LEVELS = 1024
-"""Up to this many levels have a vector each; beyond, a level is read as a number."""
+"""Most levels with an embedding each; more levels are read as numbers."""
 
 
 class EntryEmbedding(nn.Module):
-    """e(x_t) = table[x_t] + w (x_t - mean_p) / scale_p, where p is the place t is at.
+    """e(x_t) = table[x_t] + w (x_t - mean_p) / scale_p, where p is the position of t.
 
-    The places of `space` (cycle,) come again and again along a sequence. Reals have no table,
-    tokens no number.
+    The positions of `space` (cycle,) repeat along a sequence. Reals have no table, tokens no
+    number.
     """
 
     shift: Tensor
@@ -116,7 +116,7 @@ class EntryEmbedding(nn.Module):
         self.register_buffer("factor", 1 / scale, persistent=False)  # (cycle,)
 
     def forward(self, x: Tensor, place: Tensor) -> Tensor:
-        """Of values x (..., T) that stand at `place` (..., T) of the cycle, (..., T, width)."""
+        """Embed values x (..., T) at `place` (..., T) of the cycle, (..., T, width)."""
         parts = []
         if self.weight is not None:
             number = (x - self.shift[place]) * self.factor[place]
@@ -126,8 +126,7 @@ class EntryEmbedding(nn.Module):
         return parts[0] + parts[1] if len(parts) > 1 else parts[0]
 
     def reader(self) -> Callable[[Tensor, int], Tensor]:
-        """`forward` of values (m,) at one place, for many places in turn: what it needs is taken
-        apart once."""
+        """A faster `forward` for values (m,) at one position: the parameters are split once."""
         table, weight = self.table, self.weight
         if table is not None and (weight is None or self.cycle == 1):
             codes = torch.arange(len(table), device=table.device)

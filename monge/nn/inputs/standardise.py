@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from ...core.space import Space
 
 ATANH_MARGIN = 0.99
-"""Part of the range of levels that a network reaches with moderate numbers."""
+"""Share of the range of levels that a network reaches with moderate outputs."""
 
 
 class Coordinates(nn.Module):
-    """y = (x + u - shift) / scale, in which generators and critics meet.
+    """y = (x + u - shift) / scale, the coordinates of generators and critics.
 
-    Reals are standardised and u = 0. Levels fill [-1, 1] with u uniform in [0, 1), or a half
-    where no noise is wanted; floors take them back.
+    Reals are standardised and u = 0. Levels fill [-1, 1] with u uniform in [0, 1), or u = 1/2
+    without noise; rounding down inverts this.
     """
 
     shift: Tensor
@@ -44,7 +44,7 @@ class Coordinates(nn.Module):
         return torch.tanh(y) if self.levels else y
 
     def unbound(self, y: Tensor) -> Tensor:
-        """What `bound` makes y of; the ends of the range are taken a little inside of it."""
+        """The inverse of `bound`; the ends of the range are moved slightly inside."""
         return torch.atanh(ATANH_MARGIN * y) if self.levels else y
 
     def to_data(self, y: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""The functions that stand between linear maps, as one typed choice.
+"""Activation functions.
 
 sigmoid 1 / (1 + e^-z), tanh 2 sigmoid(2z) - 1 and arctan saturate; relu max(0, z) does not, but
 its derivative is 0 on one side (and at 0, by convention); leaky keeps a slope of 0.2 there, rrelu
 (Xu et al. 2015) a slope a ~ U(1/8, 1/3) sampled for each number in training and its mean after it;
-elu, gelu, silu and softplus are smooth. identity and softmax stand before outputs.
+elu, gelu, silu and softplus are smooth. identity and softmax are for outputs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Pointwise = Literal[
     "arctan",
     "identity",
 ]
-"""Functions of one number: where entries must not mix, these are the choice."""
+"""Elementwise functions, for layers that must not mix entries."""
 Activation = Literal[Pointwise, "softmax"]
 
 
 class Arctan(nn.Module):
-    """arctan z, of derivative 1 / (1 + z^2)."""
+    """arctan z, with derivative 1 / (1 + z^2)."""
 
     def forward(self, z: Tensor) -> Tensor:
         return torch.atan(z)
 
 
 def activation(name: Activation, inplace: bool = False, axis: int = -1) -> nn.Module:
-    """The function of that name; `inplace` overwrites its input where it can, `axis` is what
-    softmax normalises over."""
+    """The function with this name; `inplace` overwrites its input if possible, `axis` is that of
+    softmax."""
     known: dict[str, nn.Module] = {
         "relu": nn.ReLU(inplace),
         "leaky": nn.LeakyReLU(0.2, inplace),

@@ -1,9 +1,9 @@
-r"""Convolutions that torch lacks, on the way from linear maps to attention.
+r"""Convolutions that torch lacks, between linear maps and attention.
 
-unshared    $h[i] = u[i] + \sum_k W[i, k] x[i + k]$: a window, but weights of its own at each place
-convolution the same with W and u alike everywhere: shifts commute with it
+unshared    $h[i] = u[i] + \sum_k W[i, k] x[i + k]$: a window with separate weights per position
+convolution the same with equal W and u everywhere: equivariant to shifts
 continuous  $h_i = \sum_j g(j) x_{i+j}$ over all offsets j, where g is a network
-non-local   $h_i = \sum_j \alpha(x_i, x_j) x_j$: weights depend on what is there, not on where
+non-local   $h_i = \sum_j \alpha(x_i, x_j) x_j$: weights depend on content, not on position
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pairing = Literal["gaussian", "embedded", "dot", "concat"]
 
 @dataclass(frozen=True)
 class UnsharedConvSpec(ConvSpec):
-    """An unshared layer before it is built: a convolution with parameters of each place."""
+    """Spec of an unshared layer: a convolution with separate parameters per position."""
 
     def shape(self, inputs: Shape) -> Shape:
         if len(inputs) != 3:
@@ -63,8 +63,8 @@ class UnsharedConv2d(nn.Module):
 
 
 class FourierKernel(nn.Module):
-    """A kernel as a network of the offset: j -> (outputs, inputs), read through sines and cosines
-    of j / length at `count` frequencies that double."""
+    """A kernel as a network of the offset: j -> (outputs, inputs), with sines and cosines of
+    j / length at `count` doubling frequencies as inputs."""
 
     rates: Tensor
 
@@ -81,14 +81,14 @@ class FourierKernel(nn.Module):
         place = offsets[:, None].to(self.rates)
         angles = place * self.rates  # (J, count)
         features = torch.cat([place / self.length, angles.sin(), angles.cos()], 1)
-        # About as many offsets as the length are summed, over all inputs.
+        # The output sums over about `length` offsets and all inputs.
         size = (self.length * self.shape[1]) ** -0.5
         return self.net(features).unflatten(1, self.shape) * size
 
 
 class ContinuousConv(nn.Module):
     """h_i = b + sum over j of g(j) x_{i+j}, over every offset of a sequence of any length
-    (Romero et al. 2022); `causal` takes j <= 0 alone. By Fourier transforms, in n log n.
+    (Romero et al. 2022); `causal` uses only j <= 0. Computed by FFT in O(n log n).
 
     kernel: offsets (J,) -> (J, outputs, inputs).
     """
@@ -103,7 +103,7 @@ class ContinuousConv(nn.Module):
         last = 0 if self.causal else steps - 1
         g = self.kernel(torch.arange(1 - steps, last + 1, device=x.device))  # (J, out, in)
         size = steps + len(g) - 1
-        # Turned round, a sum over x_{i+j} is the product of transforms.
+        # With a reversed kernel, the sum over x_{i+j} is a product of transforms.
         waves = torch.fft.rfft(g.flip(0), size, 0)  # (F, out, in)
         seen = torch.fft.rfft(x, size).permute(2, 1, 0)  # (F, in, B)
         h = torch.fft.irfft((waves @ seen).permute(2, 1, 0), size)
@@ -118,8 +118,8 @@ class NonLocal(nn.Module):
     dot       $Q x_i \cdot K x_j / n$
     concat    $\mathrm{relu}(q \cdot x_i + k \cdot x_j) / n$
 
-    W is initialised to 0, so that the block starts as the identity. If there is a norm, the right
-    side reads x through it.
+    W is initialised to 0, so the block starts as the identity. With a norm, the sum reads the
+    normalised x.
     """
 
     def __init__(
@@ -149,6 +149,6 @@ class NonLocal(nn.Module):
         query, key, value = self.query(x), self.key(x), self.value(x)
         if self.pairing in ("gaussian", "embedded"):
             return F.scaled_dot_product_attention(query, key, value)
-        if self.pairing == "dot":  # right to left, so that no n x n matrix is made
+        if self.pairing == "dot":  # right to left, which avoids an n x n matrix
             return query @ (key.mT @ value) / x.shape[1]
         return F.relu(query + key.mT) @ value / x.shape[1]

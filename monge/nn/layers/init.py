@@ -1,10 +1,10 @@
 r"""Initial weights.
 
-Of z' = W a(z) with independent weights of variance s^2, Var z' = D_in s^2 E[a(z)^2]. The variance
-of pre-activations neither grows nor dies with depth if $s^2 = \alpha / D_{in}$ (He et al. 2015)
-with $1 / \alpha = E[a(z)^2]$ at z ~ N(0, 1): 2 for relu, 1 for a linear layer and by convention
-for those that are nearly linear about 0. Glorot & Bengio (2010) take
-$2 \alpha / (D_{in} + D_{out})$, which serves the gradients on their way back as well.
+For z' = W a(z) with independent weights of variance s^2, Var z' = D_in s^2 E[a(z)^2]. The variance
+of pre-activations stays constant with depth if $s^2 = \alpha / D_{in}$ (He et al. 2015) with $1 /
+\alpha = E[a(z)^2]$ at z ~ N(0, 1): alpha is 2 for relu, 1 for linear layers and by convention for
+functions that are nearly linear near 0. Glorot & Bengio (2010) use $2 \alpha / (D_{in} +
+D_{out})$, which also preserves the variance of gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .activation import Activation
 
 Init = Literal["he", "xavier", "orthogonal", "small"]
 SMALL_STD = 0.01
-"""Standard deviation of weights that are just small."""
+"""Standard deviation of the weights of `small`."""
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 GAIN_SQUARED: dict[Activation, float] = {
@@ -61,11 +61,11 @@ def init_weight(layer: nn.Module, how: Init, alpha: float) -> None:
 
 
 def fans(layer: nn.Module) -> tuple[float, float]:
-    """How many inputs an output sums, D_in, and how many outputs an input reaches, D_out."""
+    """D_in, the inputs per output, and D_out, the outputs per input."""
     weight = layer.weight
     assert isinstance(weight, nn.Parameter)
     first, second = weight[0].numel(), weight.numel() / weight.shape[1]
-    if isinstance(layer, TRANSPOSED):  # its weight is that of the convolution it is adjoint to
+    if isinstance(layer, TRANSPOSED):  # its weight is that of the adjoint convolution
         steps = math.prod(layer.stride)
         return second / steps, first
     steps = math.prod(layer.stride) if isinstance(layer, CONVS) else 1

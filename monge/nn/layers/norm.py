@@ -1,4 +1,4 @@
-r"""Normalisation as one typed choice for vectors (B, C) and maps (B, C, *sides).
+r"""Normalisation layers for vectors (B, C) and maps (B, C, *sides).
 
 $y = \gamma (x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$ with a learned gamma and beta for each
 channel; mu and the biased variance sigma^2 are taken
@@ -8,8 +8,8 @@ layer     over the channels and sides of a row (Ba, Kiros & Hinton 2016)
 group     over the sides and a share of the channels of a row (Wu & He 2018)
 instance  over the sides of a channel of a row (Ulyanov, Vedaldi & Lempitsky 2016)
 
-What centres each channel by itself cancels a bias before it, which is then left out
-(Ioffe & Szegedy 2015).
+A norm that centres each channel cancels a bias before it, which is then left out (Ioffe & Szegedy
+2015).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ...core.errors import UsageError
 
 Norm = Literal["batch", "layer", "group", "instance", "none"]
 MAX_GROUPS, MIN_GROUP_CHANNELS = 8, 4
-"""Groups of channels, at most, and channels of a group, at least: fewer would lose too much."""
+"""Most groups of channels, and fewest channels of a group."""
 BATCH = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
 def norm(name: Norm, channels: int, dims: int = 0) -> nn.Module:
-    """The layer of that name for maps of `dims` sides; 0 means vectors."""
+    """The layer with this name for maps of `dims` sides; 0 means vectors."""
     if name == "batch":
         layer = BATCH[dims](channels)
         layer.register_forward_pre_hook(check_rows)
@@ -49,14 +49,14 @@ def group_count(channels: int) -> int:
 
 
 def centres_channels(name: Norm) -> bool:
-    """Whether it takes the mean off every channel, so that a bias before it has no effect."""
+    """Whether it centres every channel, so that a bias before it has no effect."""
     return name in ("batch", "instance")
 
 
 def check_rows(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     if layer.training and len(inputs[0]) == 1:
         raise UsageError(
-            "norm=batch compares the rows of a batch, but a batch of training has 1; "
+            "norm=batch needs at least 2 rows per training batch, found 1; "
             "choose norm=group, or a larger train.batch_size"
         )
 
@@ -64,6 +64,5 @@ def check_rows(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 def check_sides(positions: int) -> None:
     if positions < 1:
         raise UsageError(
-            "norm=instance normalises maps, but here are vectors, of which nothing "
-            "would be left; choose norm=layer or norm=batch"
+            "norm=instance needs maps, found vectors; choose norm=layer or norm=batch"
         )

@@ -1,4 +1,4 @@
-"""Maps made smaller and larger, each as one typed choice."""
+"""Pooling and upsampling."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 Pooling = Literal["max", "average"]
 Halving = Literal["stride", "max", "average"]
-"""How a network halves its maps: by convolutions of stride 2, or by pooling."""
+"""How a network halves its maps: convolutions of stride 2, or pooling."""
 Doubling = Literal["nearest", "linear", "transposed"]
-"""How it doubles them: copies, or linear interpolation, before a convolution of kernel 3 (no
-checkerboard), or a transposed convolution of kernel 4 and stride 2."""
+"""How it doubles them: nearest or linear interpolation followed by a convolution of kernel 3 (no
+checkerboard artefacts), or a transposed convolution of kernel 4 and stride 2."""
 
 MAX = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVERAGE = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)

@@ -1,14 +1,14 @@
-r"""Layers before they are built: the shape a layer puts out, its parameters, what it reads.
+r"""Specs of layers: output shapes, parameter counts and receptive fields before building.
 
 A side of w positions, kernel k, stride s, padding p and dilation d (Dumoulin & Visin 2016):
 
 convolution, pooling  $\lfloor (w + 2p - d(k-1) - 1) / s \rfloor + 1$ positions
-transposed            $(w - 1) s - 2p + d(k-1) + o + 1$, o more on request
+transposed            $(w - 1) s - 2p + d(k-1) + o + 1$ with output padding o
 
 A convolution has $C_{in} C_{out} k^n + C_{out}$ parameters, whatever the sides. Its output o reads
-the inputs $os - p, ..., os - p + d(k-1)$; followed back through a stack, that is the receptive
-field $1 + \sum_l (k_l - 1) d_l \prod_{m<l} s_m$. A description is a value that builds what it
-describes, so that a network is planned, counted or refused before a weight is made:
+the inputs $os - p, ..., os - p + d(k-1)$; through a stack this gives the receptive field $1 +
+\sum_l (k_l - 1) d_l \prod_{m<l} s_m$. A spec is a value that builds the layer it describes, so a
+network can be counted or refused before any weight exists:
 
     stack = Stack((Conv(32), Pool(), Conv(64), Flatten(), Dense(10)))
     stack.shape((1, 28, 28)), stack.parameters((1, 28, 28)), field(stack), stack.build((1, 28, 28))
@@ -32,19 +32,19 @@ from .pool import CONV, TRANSPOSED, GlobalPool, Pooling, pool
 Shape = tuple[int, ...]
 """(channels, *sides) of a map, (width,) of a vector."""
 Span = tuple[int, int]
-"""The first and the last of the positions on a side."""
+"""The first and the last position on a side."""
 
 
 class LayerSpec(abc.ABC):
-    """A layer that is not built yet. By default it has no parameters and treats every position
-    by itself."""
+    """The spec of a layer. By default it has no parameters and acts on each position
+    separately."""
 
     @abc.abstractmethod
     def build(self, inputs: Shape) -> nn.Module:
         """The layer for events of this shape."""
 
     def shape(self, inputs: Shape) -> Shape:
-        """What it makes of a shape, or a usage error."""
+        """The output shape for an input shape; UsageError if it does not fit."""
         return inputs
 
     def parameters(self, inputs: Shape) -> int:
@@ -56,12 +56,12 @@ class LayerSpec(abc.ABC):
 
     @property
     def period(self) -> int:
-        """After how many outputs what they read repeats itself."""
+        """Outputs after which the pattern of the inputs read repeats."""
         return 1
 
 
 def receptive_field(layer: LayerSpec) -> float:
-    """The receptive field: how many positions of a side an output reads, at most."""
+    """The receptive field: the most positions of a side that an output reads."""
     spans = [layer.reads((output, output)) for output in range(layer.period)]
     return max(math.inf if span is None else span[1] - span[0] + 1 for span in spans)
 
@@ -122,8 +122,8 @@ class TransposedConvSpec(LayerSpec):
         sides = [(side - 1) * self.stride + more for side in sides_of(inputs)]
         if min(sides) < 1:
             raise UsageError(
-                f"a map of {format_shape(inputs[1:])} leaves nothing once a padding of "
-                f"{self.padding} is cut off; use a smaller padding"
+                f"a padding of {self.padding} leaves nothing of a map of "
+                f"{format_shape(inputs[1:])}; use a smaller padding"
             )
         return self.width, *sides
 
@@ -192,7 +192,7 @@ class GlobalPoolSpec(LayerSpec):
 
 @dataclass(frozen=True)
 class FlattenSpec(LayerSpec):
-    """All numbers of a map side by side, (C, *sides) -> (C prod sides,)."""
+    """A map as a vector, (C, *sides) -> (C prod sides,)."""
 
     def shape(self, inputs: Shape) -> Shape:
         return (math.prod(inputs),)
@@ -214,8 +214,8 @@ class DenseSpec(LayerSpec):
     def shape(self, inputs: Shape) -> Shape:
         if len(inputs) != 1:
             raise UsageError(
-                f"a dense layer reads vectors, but here is a map of {format_shape(inputs)}; "
-                "flatten or pool it first"
+                f"a dense layer needs vectors, found a map of {format_shape(inputs)}; flatten or "
+                "pool it first"
             )
         return (self.width,)
 
@@ -269,7 +269,7 @@ class StackSpec(LayerSpec):
     layers: Sequence[LayerSpec]
 
     def shapes(self, inputs: Shape) -> list[Shape]:
-        """What enters each layer, and what the last one puts out."""
+        """The input shape of each layer, and the output shape of the last."""
         found = [inputs]
         for layer in self.layers:
             found.append(layer.shape(found[-1]))
@@ -304,8 +304,8 @@ def format_shape(shape: Sequence[int]) -> str:
 def sides_of(inputs: Shape) -> Shape:
     if len(inputs) not in (2, 3, 4):
         raise UsageError(
-            f"a convolution reads maps (channels, *sides), but here is a shape of "
-            f"{format_shape(inputs)}; flatten it or use a dense layer"
+            f"a convolution needs maps (channels, *sides), found shape {format_shape(inputs)}; "
+            "reshape it or use a dense layer"
         )
     return inputs[1:]
 
@@ -318,7 +318,7 @@ def conv_parameters(layer: ConvSpec | TransposedConvSpec, inputs: Shape) -> int:
 def window_sides(
     inputs: Shape, kernel: int, stride: int, padding: int, dilation: int = 1
 ) -> Shape:
-    """The sides that a window leaves."""
+    """The sides after a window."""
     reach, sides = dilation * (kernel - 1), sides_of(inputs)
     if min(sides) < stride or min(sides) + 2 * padding <= reach:
         raise UsageError(

@@ -1,14 +1,14 @@
 r"""Autoregressive maps: each entry is transformed by a network of the entries before it.
 
 $x_i = h(z_i; \beta_i(x_{<i}))$ (masked autoregressive flow, Papamakarios et al. 2017): the
-Jacobian is triangular; x -> z is one pass, z -> x goes from entry to entry. Read the other way
-round (`Inverse`) it is the inverse autoregressive flow (Kingma et al. 2016) with the same network.
+Jacobian is triangular; x -> z is one pass, z -> x is sequential. Its `Inverse` is the inverse
+autoregressive flow (Kingma et al. 2016) with the same network.
 
-From entry to entry a unit of the network is computed once (the degree-sorted caches), and no graph
-is kept. Where a gradient is wanted, x is the root of $g(x) = z$ with g the one-pass map, whose
-derivatives are $dx = J^{-1}(dz - \partial_\theta g\, d\theta)$, J = dg/dx: a gradient v is pulled
-back through the triangular J by $u \leftarrow u + (v - J^T u) / \mathrm{diag} J$, whose error is
-gone after D rounds at the latest.
+The sequential direction computes each unit of the network once (degree-sorted caches) and stores
+no graph. If a gradient is needed, x is the root of $g(x) = z$ with g the one-pass map, so $dx =
+J^{-1}(dz - \partial_\theta g\, d\theta)$, J = dg/dx: a gradient v is pulled back through the
+triangular J by $u \leftarrow u + (v - J^T u) / \mathrm{diag} J$, which is exact after at most D
+iterations.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .coupling import MAX_NET_INPUT
 from .univariate import UnivariateMap
 
 MAX_STEP_ROWS = 1024
-"""Rows that go from entry to entry at a time, so that what is cached stays near the processor."""
+"""Rows of a sequential pass at once, so that the caches fit into the processor's cache."""
 
 
 class EntrySteps(Protocol):
-    """A pass over n rows, one place of the order after the other from 0."""
+    """A sequential pass over n rows, one position of the order at a time, from 0."""
 
     def parameters(self, place: int) -> Tensor: ...
 
@@ -39,9 +39,9 @@ class EntrySteps(Protocol):
 class AutoregressiveBijection(Bijection):
     """x_i = h(z_i; beta_i(x_<i)) for entries (B, D) in an order.
 
-    net: called with x and the context, it returns `count` parameters per entry in turn, of
-    which those of an entry depend on what precedes it alone; `stepper` returns them one by one.
-    places: (D,), the place of each entry in the order.
+    net: called with x and the context, it returns `count` parameters per entry, which depend only
+    on the entries before it; `stepper` returns them one entry at a time.
+    places: (D,), the position of each entry in the order.
     """
 
     def __init__(self, net: nn.Module, warp: UnivariateMap, places: Tensor) -> None:
@@ -74,7 +74,7 @@ class AutoregressiveBijection(Bijection):
 
     @torch.no_grad()
     def step(self, z: Tensor, context: Tensor, cached: bool = True) -> Mapped:
-        """z -> x from entry to entry; uncached: with the whole network for each."""
+        """z -> x sequentially; uncached: with the whole network for each entry."""
         start: Callable[[Tensor], EntrySteps] = self.net.stepper(cached=cached)  # type: ignore
         parts = [
             self.walk(start(c), rows.T)
@@ -95,7 +95,7 @@ class AutoregressiveBijection(Bijection):
 
 
 class _ImplicitInverse(torch.autograd.Function):
-    """J^-1 r for the residual r of a root, which is 0, with its derivative, which is not."""
+    """J^-1 r for the residual r of a root: its value is 0, its derivative is not."""
 
     @staticmethod
     def forward(

@@ -1,12 +1,12 @@
 r"""Bijections with log-determinants in both directions, and their composition.
 
-`forward` is z -> x, `inverse` is x -> z; each returns what it maps to and the logarithm of
-$|\det|$ of its own Jacobian, (B,), so that the two of a pair differ in sign alone:
+`forward` is z -> x, `inverse` is x -> z; each returns the mapped value and the log-determinant of
+its own Jacobian, (B,), so the two of a pair differ only in sign:
 
 $\log p_x(x) = \log p_z(z) + \log |\det \partial z / \partial x|$ at $z = f^{-1}(x)$,
 
-and for $x = f_K \circ \dots \circ f_1 (z)$ the log-determinants add up, the density of z being
-counted once (Rezende & Mohamed 2015). A context (B, C) is what a map may depend on besides.
+and for $x = f_K \circ \dots \circ f_1 (z)$ the log-determinants add up (Rezende & Mohamed
+2015). A map may also depend on a context (B, C).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 Mapped = tuple[Tensor, Tensor]
-"""Where a map leads, (B, ...), and the log-determinant of its Jacobian, (B,)."""
+"""The mapped value, (B, ...), and the log-determinant of the Jacobian, (B,)."""
 
 
 class Bijection(nn.Module, abc.ABC):
@@ -34,11 +34,11 @@ class Bijection(nn.Module, abc.ABC):
         """z and log |det dz/dx|."""
 
     def inverse_only(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """z alone."""
+        """z without the log-determinant."""
         return self.inverse(x, context)[0]
 
     def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
-        """Take from training rows what is set before the first step."""
+        """Initialise parameters from training rows, before the first step."""
 
 
 class Compose(Bijection):
@@ -74,7 +74,7 @@ class Compose(Bijection):
 
 
 class Inverse(Bijection):
-    """The same map read the other way round."""
+    """The inverse of a bijection."""
 
     def __init__(self, of: Bijection) -> None:
         super().__init__()
@@ -88,12 +88,12 @@ class Inverse(Bijection):
 
 
 class Blockwise(Bijection):
-    """Maps side by side: each moves the entries (B, D) that are its own."""
+    """Several maps, each applied to its own subset of the entries (B, D)."""
 
     order: Tensor
 
     def __init__(self, parts: Sequence[Bijection], entries: Sequence[Tensor]) -> None:
-        """entries: of each part, the places of its entries; together every place once."""
+        """entries: the indices of each part; together they are every index once."""
         super().__init__()
         self.parts = nn.ModuleList(parts)
         for number, places in enumerate(entries):
@@ -118,7 +118,7 @@ class Blockwise(Bijection):
 
 
 def zero_log_det(x: Tensor) -> Tensor:
-    """The log-determinant of a map that changes no volume, (B,)."""
+    """The log-determinant of a volume-preserving map, (B,)."""
     return x.new_zeros(len(x))
 
 

@@ -15,20 +15,20 @@ from .base import Bijection, Mapped, sum_log_det
 from .univariate import UnivariateMap
 
 MAX_NET_INPUT = 10.0
-"""Networks read numbers beyond this as this: far outside of the data they need not extrapolate."""
+"""Inputs of networks are clamped to this range, as they need not extrapolate far from the data."""
 
 
 def entry_params(out: Tensor, count: int) -> Tensor:
-    """Network outputs (B, count d, ...) as parameters of d entries, (B, d, ..., count): the
-    first of every entry, then the second, so that each lies in one piece."""
+    """Network outputs (B, count d, ...) as parameters of d entries, (B, d, ..., count): first the
+    first parameter of all entries, then the second, so that each is contiguous."""
     return out.unflatten(1, (count, -1)).movedim(1, -1)
 
 
 class CouplingBijection(Bijection):
-    """Moves one part of axis 1 by a warp whose parameters are read off the other part.
+    """Transforms one part of axis 1 by a univariate map with parameters from the other part.
 
-    net: (the part that stays, the context) to (B, entries that move x count, ...). The first
-    `size` entries stay and the rest moves, or the other way round where `flip`.
+    net: (the unchanged part, the context) to (B, transformed entries x count, ...). The first
+    `size` entries are unchanged and the others transformed, or with `flip` the opposite.
     """
 
     def __init__(self, net: nn.Module, warp: UnivariateMap, size: int, flip: bool = False) -> None:
@@ -59,8 +59,8 @@ class CouplingBijection(Bijection):
 
 
 class ConditionalBijection(Bijection):
-    """Moves every entry by a warp whose parameters are read off the context alone, so that
-    N(0, I) becomes N(mu(c), sigma(c)^2) where the warp is affine."""
+    """Transforms every entry by a univariate map with parameters from the context: N(0, I) becomes
+    N(mu(c), sigma(c)^2) if the map is affine."""
 
     def __init__(self, net: nn.Module, warp: UnivariateMap) -> None:
         super().__init__()

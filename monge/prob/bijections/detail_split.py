@@ -1,8 +1,8 @@
-r"""What an image holds besides its small image of half the size.
+r"""The details of an image given the image of half its size.
 
 Squares of four pixels of x become their mean m and three differences (Haar 1910). If the small
-image implies $a < m < a + l$, the mean is $m = a + l\,\sigma(v)$ with any number v: every code is
-an image with the right means by construction.
+image implies $a < m < a + l$, the mean is $m = a + l\,\sigma(v)$ with any number v, so every code
+decodes to an image with the right means.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .multiscale import ImageShape
 
 
 class HaarDetails(Bijection):
-    """z (B, 4C, h, w) to x (B, C, 2h, 2w): of each square v, then three differences.
+    """z (B, 4C, h, w) to x (B, C, 2h, 2w): v of each square, then three differences.
 
-    The last entries of the context are a, laid out flat, of the shape `small` (C, h, w).
+    The last entries of the context are a, flattened from the shape `small` (C, h, w).
     """
 
     haar: Tensor
@@ -50,10 +50,10 @@ class HaarDetails(Bijection):
         return z, self.log_det(v)
 
     def log_det(self, v: Tensor) -> Tensor:
-        """log |det dz/dx| at v (B, C, h, w), to which H, being orthogonal, adds nothing."""
+        """log |det dz/dx| at v (B, C, h, w), to which the orthogonal H adds nothing."""
         factor = -math.log(2) - self.length.log()
         return sum_log_det(factor + F.softplus(v) + F.softplus(-v))
 
     def lowest(self, context: Tensor | None) -> Tensor:
-        assert context is not None, "an image is read beside its small image"
+        assert context is not None, "the context holds the small image"
         return context[:, -math.prod(self.small) :].reshape(-1, *self.small)

@@ -1,4 +1,4 @@
-"""Maps of each entry alone that have no network: units, squashing, scales taken from data."""
+"""Elementwise maps without networks: standardisation, logit, and scales from data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Standardise(Bijection):
 
 
 class Logit(Bijection):
-    """z = logit(m + (1 - 2 m) x / size): numbers of [0, size] become any numbers.
+    """z = logit(m + (1 - 2 m) x / size): maps [0, size] to the real line.
 
     The margin m keeps the ends of the interval finite; samples may leave it by as much.
     """
@@ -57,7 +57,7 @@ class Logit(Bijection):
         return z, self.log_det(z)
 
     def log_det(self, z: Tensor) -> Tensor:
-        """log |det dz/dx| at z, whose derivative is that of the logit times the margin's."""
+        """log |det dz/dx| at z, the derivative of the logit times that of the margin."""
         factor = math.log(1 - 2 * self.margin) - self.size.log()
         return sum_log_det(factor + F.softplus(z) + F.softplus(-z))
 

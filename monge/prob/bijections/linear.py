@@ -1,7 +1,7 @@
 r"""Linear maps between couplings: permutations, squeezing, and a learned matrix of axis 1.
 
-Of a map $z = W x$ at each of H W places, $\log|\det| = H W \log|\det W|$; with
-$W = P L (U + \mathrm{diag}\, s)$ that is $H W \sum \log |s|$ (Kingma & Dhariwal 2018).
+A map $z = W x$ at each of H W positions has $\log|\det| = H W \log|\det W|$; with
+$W = P L (U + \mathrm{diag}\, s)$ this is $H W \sum \log |s|$ (Kingma & Dhariwal 2018).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Permutation(Bijection):
 
 
 class PermuteAxis(torch.autograd.Function):
-    """Entries of axis 1 in another order, whose gradient only has to be put back in the first."""
+    """Entries of axis 1 in another order; the gradient only restores the first order."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class LULinear(Bijection):
         return apply_matrix((lower @ upper)[self.order], x), self.log_det(x)
 
     def is_small_batch(self, x: Tensor) -> bool:
-        """Whether the factors cost less one after the other than their product does."""
+        """Whether applying the factors one by one is cheaper than computing their product."""
         return x.ndim == 2 and len(x) < x.shape[1]
 
     @torch.no_grad()
@@ -117,7 +117,7 @@ class LULinear(Bijection):
         cov = torch.cov(x.T.double()).reshape(len(self.lower), -1)
         share = x.shape[1] / (x.shape[1] + len(x))  # correlations of few rows are shrunk
         alone = cov.diagonal().clone()
-        alone = torch.where(alone > 1e-4, alone, 1.0)  # what never varies stays as it is
+        alone = torch.where(alone > 1e-4, alone, 1.0)  # constant entries are not scaled
         cov.diagonal().copy_(alone)
         cov = torch.lerp(cov, alone.diag(), max(share, 0.01))
         white = torch.linalg.inv(torch.linalg.cholesky(cov))  # W with W cov W^T = I
@@ -141,5 +141,5 @@ def apply_matrix(matrix: Tensor, x: Tensor) -> Tensor:
     """The matrix times x along axis 1."""
     if x.ndim == 2:
         return F.linear(x, matrix)
-    # A product for each row: with so few channels a convolution takes five times as long.
+    # One product per row: with so few channels a convolution takes five times as long.
     return torch.bmm(matrix.expand(len(x), -1, -1), x.flatten(2)).view_as(x)

@@ -15,12 +15,12 @@ ImageShape = tuple[int, int, int]
 
 
 class MultiScale(Bijection):
-    """Levels, the finest first; after each but the last the second half of the channels leaves
-    as code and the first half goes on.
+    """Levels, the finest first; after each but the last, the second half of the channels becomes
+    code and the first half continues to the next level.
 
-    Where a level ends with a coupling that moves that second half by an affine warp, the code is
-    factored out under N(mu(h), sigma(h)^2), h being what goes on. z is (B, D), the coarsest
-    codes first; shapes are those of the levels' z.
+    If a level ends with an affine coupling of that second half, the code is factored out under
+    N(mu(h), sigma(h)^2) with h the half that continues. z is (B, D), the coarsest codes first;
+    shapes are those of the levels' z.
     """
 
     def __init__(self, levels: Sequence[Bijection], shapes: Sequence[ImageShape]) -> None:

@@ -1,20 +1,20 @@
 r"""A mixture of Gaussians of few rows, by EM under a prior.
 
 As in Fraley & Raftery (2007) each covariance is shrunk, with the weight of a few rows, to $S /
-K^{2/D}$, S being that of all rows, so that no component collapses onto a row. Mixtures of 1, 2,
-4, ... components, under a weak and a strong prior each, are then mixed by the weights that do best
-on rows they were not fitted to (stacking, Smyth & Wolpert 1999).
+K^{2/D}$, with S that of all rows, so no component collapses onto a row. Mixtures of 1, 2, 4, ...
+components, each with a weak and a strong prior, are combined by the weights that maximise the
+likelihood of rows they were not fitted to (stacking, Smyth & Wolpert 1999).
 
 The mixture is also a map of N(0, I), which can initialise a flow.
 
-The distribution of an entry given those before it is itself a mixture, of weights
-$\pi_k \propto w_k \prod_{j<i} N_k(x_j | x_{<j})$, and its distribution function is in closed form.
-So is the triangular map that Rosenblatt (1952) made of such functions:
+The distribution of an entry given those before it is itself a mixture, with weights $\pi_k \propto
+w_k \prod_{j<i} N_k(x_j | x_{<j})$ and a distribution function in closed form. So the triangular
+map of Rosenblatt (1952) has a closed form:
 
 $z_i = \Phi^{-1}(F_i(x_i | x_{<i}))$, $F_i = \sum_k \pi_k(x_{<i}) \Phi(e_{ki})$, $e_k = A_k (x -
 m_k)$, $A_k$ lower triangular, with $\log \partial z_i/\partial x_i = \log p(x_i | x_{<i}) - \log
-N(z_i; 0, 1)$. The other way is a root for each entry in turn. Beyond a box each entry goes on with
-slope 1, so that numbers of any size pass.
+N(z_i; 0, 1)$. The inverse solves for a root, entry by entry. Outside a box each entry
+continues with slope 1, so the map is defined everywhere.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ EM_STEPS = 30
 FOLDS = 4
 """Folds of cross-validation."""
 MAX_ROWS = 2000
-"""Rows used at most: an initialisation needs no more."""
+"""Most rows used, enough for an initialisation."""
 UNUSED_LOG_WEIGHT = -30.0
-"""Logarithm of the weight of a component that is not used."""
+"""Log-weight of unused components."""
 MixtureParams = tuple[Tensor, Tensor, Tensor]
 """Logarithms of weights (K,), means (K, D) and covariances (K, D, D)."""
 
@@ -80,7 +80,7 @@ def stacking_log_weights(log_p: Tensor) -> Tensor:
 
 
 def cross_validated_log_prob(x: Tensor, count: int, rows: float) -> Tensor:
-    """The log-density of each row under what was fitted to the folds that it is not in, (N,)."""
+    """The log-density of each row under the mixture fitted to the other folds, (N,)."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     fold, found = order % FOLDS, torch.empty_like(x[:, 0])
     for k in range(min(FOLDS, len(x))):
@@ -91,7 +91,7 @@ def cross_validated_log_prob(x: Tensor, count: int, rows: float) -> Tensor:
 
 
 def fit_em(x: Tensor, count: int, rows: float) -> MixtureParams:
-    """EM from centres that lie far apart; the prior counts as `rows` rows."""
+    """EM from distant centres; the prior counts as `rows` rows."""
     dims = x.shape[1]
     pooled = torch.cov(x.T, correction=0).reshape(dims, dims)
     prior = (pooled + 1e-4 * torch.eye(dims).to(x)) * count ** (-2 / dims)
@@ -112,8 +112,8 @@ def fit_em(x: Tensor, count: int, rows: float) -> MixtureParams:
 
 
 def initial_centres(x: Tensor, count: int) -> Tensor:
-    """The row nearest to the mean, then again and again the one farthest from those chosen among
-    a hundred."""
+    """The row nearest to the mean, then repeatedly the one of a hundred that is farthest from
+    those chosen."""
     pool = x[torch.linspace(0, len(x) - 1, min(len(x), 100)).long()]
     chosen = [pool[(pool - x.mean(0)).square().sum(1).argmin()]]
     while len(chosen) < count:
@@ -134,7 +134,7 @@ def joint_log_prob(x: Tensor, mixture: MixtureParams) -> Tensor:
 
 
 BOX = 10.0
-"""Entries beyond this, in coordinates near one, are moved as a whole."""
+"""Half-width of the box outside which the slope is 1, for coordinates near one."""
 BISECTION_STEPS = 48
 """Bisections of the box for a root; a Newton step follows."""
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -164,7 +164,9 @@ class Rosenblatt(Bijection):
         held = x.clamp(-BOX, BOX)
         e = torch.einsum("kij,bkj->bki", self.matrix(), held[:, None] - self.mean)  # (B, K, D)
         log_p = self.log_scale - e.square() / 2 - HALF_LOG_2PI
-        before = self.logits[:, None] + log_p.cumsum(2) - log_p  # of the entries before each
+        before = (
+            self.logits[:, None] + log_p.cumsum(2) - log_p
+        )  # log-weights given the entries before each
         z, log_slope = normal_score(before.log_softmax(1), e, log_p)
         inside = x == held
         return z + (x - held), sum_log_det(torch.where(inside, log_slope, 0.0))
@@ -213,8 +215,8 @@ class Rosenblatt(Bijection):
 
 
 class MixtureInitialised(Compose):
-    """Learned maps around a mixture, which alone is fitted to training rows before the first step:
-    the rest starts as the identity."""
+    """Learned maps around a mixture; only the mixture is fitted to training rows before the first
+    step, the others start as the identity."""
 
     def __init__(self, learned: Bijection, start: Rosenblatt) -> None:
         super().__init__([learned, start])
@@ -228,14 +230,14 @@ def normal_score(share: Tensor, e: Tensor, log_p: Tensor) -> Mapped:
     log-densities of the components."""
     under = (share + torch.special.log_ndtr(e)).logsumexp(1)
     over = (share + torch.special.log_ndtr(-e)).logsumexp(1)
-    near = under < over  # the smaller tail is the one that is known well
+    near = under < over  # the smaller tail is the more precise one
     size = _Quantile.apply(torch.where(near, under, over))
     z = torch.where(near, size, -size)
     return z, (share + log_p).logsumexp(1) + z.square() / 2 + HALF_LOG_2PI
 
 
 class _Quantile(torch.autograd.Function):
-    """z <= 0 with log Phi(z) = log p, however small p is."""
+    """z <= 0 with log Phi(z) = log p, also for tiny p."""
 
     @staticmethod
     def forward(ctx: Any, log_p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Monotone splines of quotients of quadratics, the identity outside of a box.
+r"""Monotone rational-quadratic splines, the identity outside a box.
 
 On the bin with knots $(a, c)$ and $(a+w, c+h)$, slope $\delta = h/w$ and derivatives $d_0, d_1$
 at the knots, with $\theta = (x - a)/w$ (Gregory & Delbourgo 1982; Durkan et al. 2019)
@@ -8,9 +8,9 @@ $z = c + h \frac{\delta\theta^2 + d_0\theta(1-\theta)}{\delta + (d_0+d_1-2\delta
 $dz/dx = \delta^2 \frac{d_1\theta^2 + 2\delta\theta(1-\theta) + d_0(1-\theta)^2}
          {[\delta + (d_0+d_1-2\delta)\theta(1-\theta)]^2}$
 
-and $\theta$ is undone as the root $2q / (-p - \sqrt{p^2 - 4oq})$ of a quadratic, the form in which
-nothing cancels. Outside of [-reach, reach] the map is z = x with slope 1, and so are the
-derivatives at the ends: numbers of any size pass, and the density has no jump.
+and the inverse is the root $2q / (-p - \sqrt{p^2 - 4oq})$ of a quadratic, the form without
+cancellation. Outside [-reach, reach] the map is z = x with slope 1, and the derivatives at the
+ends are 1 too, so the map is defined everywhere and the density has no jump.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .base import Mapped
 from .univariate import UnivariateMap
 
 MIN_SHARE = 1e-3
-"""Least share of the box that a bin takes, and least derivative at a knot."""
+"""Smallest share of the box of a bin, and smallest derivative at a knot."""
 UNIT_DERIVATIVE_LOGIT = math.log(math.expm1(1 - MIN_SHARE))
-"""Where softplus gives a derivative of 1."""
+"""The input at which softplus gives a derivative of 1."""
 
 
 class SplineBin(NamedTuple):
-    """The piece of the spline that a number falls into, each (*S,)."""
+    """The bin of each number, each (*S,)."""
 
     left: Tensor  # a
     bottom: Tensor  # c
@@ -49,7 +49,7 @@ class SplineBin(NamedTuple):
 class SplineMap(UnivariateMap):
     """z as a spline of x; parameters are K logits of widths, K of heights, K - 1 slopes.
 
-    The plain formula leads from x to z, which is the way that training goes.
+    The direct formula maps x to z, the direction of training.
     """
 
     def __init__(self, bins: int = 8, reach: float = 5.0) -> None:
@@ -85,8 +85,8 @@ class SplineMap(UnivariateMap):
         """The bin of each value among the abscissae (axis 0) or ordinates (axis 1), and the value
         within the box.
 
-        A knot is a sum of shares and a bin's own share is one of them: with masks of the bins
-        below a value's and of its own, both are sums over bins, and no knots need be kept.
+        A knot is a sum of shares, so with masks of the bins below a value and of its own bin,
+        knots and widths are sums over bins, and no knots are stored.
         """
         bins, reach = self.bins, self.reach
         held = value.clamp(-reach, reach)
@@ -96,7 +96,7 @@ class SplineMap(UnivariateMap):
         scale = 2 * reach * (1 - MIN_SHARE * bins)
         start = (shares * below).sum(1) * scale + (2 * reach * MIN_SHARE * below.sum(0) - reach)
         size = (shares * own).sum(1) * scale + 2 * reach * MIN_SHARE
-        # A knot at an end has no slope of its own: the sum over none is 0, whose slope is 1.
+        # The knots at the ends have no parameter: the sum is 0, which means slope 1.
         ends = torch.stack([(raw * own[1:]).sum(0), (raw * own[:-1]).sum(0)])
         first, last = (MIN_SHARE + F.softplus(ends + UNIT_DERIVATIVE_LOGIT)).unbind()
         (left, bottom), (width, height) = start.unbind(), size.unbind()
@@ -120,6 +120,6 @@ class SplineMap(UnivariateMap):
 def log_derivative_at(
     piece: SplineBin, slope: Tensor, theta: Tensor, mixed: Tensor, below: Tensor
 ) -> Tensor:
-    """log dz/dx at a place of a bin: `mixed` is theta (1 - theta), `below` the denominator."""
+    """log dz/dx at a position in a bin: `mixed` is theta (1 - theta), `below` the denominator."""
     top = piece.last * theta.square() + 2 * slope * mixed + piece.first * (1 - theta).square()
     return ((slope / below).square() * top).log()

@@ -1,11 +1,11 @@
-r"""Increasing functions of one number, each with a few unbounded parameters; zeros: the identity.
+r"""Increasing functions of one number with a few unbounded parameters; zeros give the identity.
 
-A warp acts entry by entry, x = h(z; parameters), with h' > 0 whatever the parameters are, so that
-every one of them can stand in a coupling and in an autoregressive map alike:
+A map acts on each entry, x = h(z; parameters), with h' > 0 for all parameters, so each can be used
+in couplings and in autoregressive maps:
 
 additive  $x = z + t$ (Dinh, Krueger & Bengio 2015)
 affine    $x = t + e^s z$ with s within a bound (Dinh, Sohl-Dickstein & Bengio 2017)
-spline    pieces of quotients of quadratics (`spline.py`; Durkan et al. 2019)
+spline    rational quadratic (`spline.py`; Durkan et al. 2019)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .base import Mapped
 
 MAX_LOG_SCALE = 5.0
-"""|s| stays below this, so that no parameters, however odd, overflow."""
+"""Bound of |s|, so that no parameters overflow."""
 
 
 class UnivariateMap(nn.Module, abc.ABC):
@@ -69,15 +69,15 @@ def shift_and_log_scale(params: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unbind_params(params: Tensor) -> tuple[Tensor, ...]:
-    """The parameters (*S, count) one by one, (*S,), taken apart as they lie: so their gradients
-    need not be copied once more when they are joined."""
-    if params.stride(-1) > params.stride(1):  # those of a coupling: all of the first, ...
+    """The parameters (*S, count) one by one, (*S,), split along their memory layout, which saves a
+    copy when their gradients are joined."""
+    if params.stride(-1) > params.stride(1):  # the layout of couplings
         return params.movedim(-1, 1).unbind(1)
     return params.unbind(-1)
 
 
 def bounded_log_scale(raw: Tensor, sign: float) -> Tensor:
-    """w tanh(sign r / w) by the logistic function, which is several times cheaper, with few
-    temporaries, which for a few numbers per row are most of the cost."""
+    """w tanh(sign r / w) by the logistic function, which is several times faster, with few
+    temporaries, which dominate the cost for a few numbers per row."""
     share = torch.sigmoid_(raw * (sign * 2 / MAX_LOG_SCALE))
     return (share * (2 * MAX_LOG_SCALE)).sub_(MAX_LOG_SCALE)

@@ -1,8 +1,8 @@
 r"""Exact optimal transport: $\min_{\pi \in \Pi(a, b)} \langle c, \pi\rangle$, the linear program.
 
-Uniform clouds of one size are an assignment problem, prepared by an entropic plan; others go to a
-linear-program solver (or to POT's network simplex, if that is installed). On the line sorted
-points are matched in order, for any convex cost; along random lines that gives the sliced
+Uniform point clouds of equal size are an assignment problem, which is sped up by an entropic plan;
+others are solved as a linear program (or by POT's network simplex, if it is installed). On a line,
+sorted points are matched in order for any convex cost; over random lines this gives the sliced
 distance. Between Gaussians the squared distance is (Bures)
 
 $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1^{1/2} S_2 S_1^{1/2})^{1/2})$.
@@ -26,7 +26,7 @@ from .sinkhorn import sinkhorn, weights
 
 Proof = Callable[[], tuple[np.ndarray, np.ndarray]]
 ENTROPIC_START_ROWS = 200
-"""Rows from which an assignment is prepared by an entropic plan."""
+"""Rows from which an assignment is sped up by an entropic plan."""
 ENTROPIC_START = (0.002, 1e-2)
 """Its entropy, in units of the mean cost, and its marginal error."""
 
@@ -69,8 +69,8 @@ def exact(
 
 
 def matched(cost: np.ndarray) -> tuple[np.ndarray, Proof]:
-    """By assignment. Potentials of an entropic plan, taken off a large cost, change no optimum and
-    leave it little to search."""
+    """The plan by assignment. Subtracting the potentials of an entropic plan from a large cost
+    does not change the optimum and makes the search much shorter."""
     from scipy.optimize import linear_sum_assignment
 
     first, last, size = np.zeros(len(cost)), np.zeros(len(cost)), np.ptp(cost)
@@ -95,9 +95,9 @@ def matched(cost: np.ndarray) -> tuple[np.ndarray, Proof]:
 
 
 def shortest(cost: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The potentials of an assignment: shortest paths over the ways to improve on it."""
+    """The potentials of an assignment by shortest paths in its residual graph."""
     own = cost[np.arange(len(cost)), columns]
-    slack = cost[:, columns] - own  # what row i pays more than row k for the column of row k
+    slack = cost[:, columns] - own  # extra cost of row i over row k for the column of row k
     f = np.zeros(len(cost))
     for _ in range(len(cost)):
         lower = np.minimum(f, (f[None, :] + slack).min(1))
@@ -145,7 +145,7 @@ def on_line(
     r"""$W_p^p = \int_0^1 |F^{-1}(t) - G^{-1}(t)|^p dt$ of points x (*S, n) and y (*S, m) on a
     line, (*S,); for p >= 1."""
     if p < 1:
-        raise DataError(f"p={p}: points on a line are matched in order for p >= 1 only")
+        raise DataError(f"p={p}: distances on a line need p >= 1; give a larger p")
     if a is None and b is None and x.shape[-1] == y.shape[-1]:
         return (x.sort(-1).values - y.sort(-1).values).abs().pow(p).mean(-1)
     sides = [(x, weights(a, x.shape, x, "a")), (y, weights(b, y.shape, y, "b"))]
@@ -190,12 +190,12 @@ def root(matrix: Tensor) -> Tensor:
 
 def doubly_stochastic(matrix: Tensor, tolerance: float = 1e-9, passes: int = 10_000) -> Tensor:
     """D_1 A D_2 whose rows and columns sum to one, for a positive square matrix (*S, n, n);
-    differentiable through its passes, which are made in logarithms."""
+    differentiable through its passes, which work on logarithms."""
     if bool((matrix <= 0).any()) or matrix.shape[-1] != matrix.shape[-2]:
         raise DataError(
-            "only a square matrix of positive numbers can be scaled to one whose rows "
-            f"and columns sum to one; this one is {tuple(matrix.shape)} with least "
-            f"entry {matrix.min().item():.3g}"
+            "expected a square matrix of positive numbers to scale rows and columns to sum to "
+            f"one, found shape {tuple(matrix.shape)} with smallest entry "
+            f"{matrix.min().item():.3g}; fix the matrix"
         )
     log = matrix.log()
     for _ in range(passes):

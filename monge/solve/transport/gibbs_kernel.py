@@ -1,9 +1,9 @@
 r"""The Gibbs kernel $K_{ij} = e^{(f_i + g_j - c_{ij})/\varepsilon}$ of entropic transport.
 
-A kernel provides its exponents, a block of rows at a time. From a cost matrix these are a sum;
-from points under the squared cost one matrix product with the potentials folded in; from points
-under any other cost that cost. If memory allows, the exponentials are stored, otherwise each block
-is recomputed when it is needed, so that memory is bounded whatever the number of points.
+A kernel computes its exponents, a block of rows at a time. For a cost matrix this is a sum; for
+points with the squared cost one matrix product that includes the potentials; for points with
+another cost that cost is evaluated. If memory allows, the exponentials are stored, otherwise each
+block is recomputed when needed, so memory is bounded for any number of points.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from .ground_cost import Cost, squared
 
 MAX_STORED_ENTRIES = 2**28
-"""Numbers of a kernel that are kept (1 GB as float32); a larger one is recomputed by blocks."""
+"""Most numbers of a kernel that is stored (1 GB as float32); larger ones are recomputed."""
 BLOCK_ENTRIES = 2**18
-"""Numbers of a block: what two products over it can read from the processor's own memory."""
+"""Numbers of a block, which fits into the processor's cache for two products."""
 
 MIN_EXPONENT = -60.0
-"""Lowest exponent in single precision, whose range ends at -87."""
+"""Smallest exponent in single precision, whose range ends at -87."""
 
 
 class Kernel(abc.ABC):
@@ -37,11 +37,11 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def exponents(self, rows: slice) -> Tensor:
-        """(f_i + g_j - c_ij) / epsilon of some rows, (*S, k, m), in memory of its own."""
+        """(f_i + g_j - c_ij) / epsilon of some rows, (*S, k, m), in newly allocated memory."""
 
     @abc.abstractmethod
     def costs(self, rows: slice) -> Tensor:
-        """c_ij of some rows, (*S, k, m), differentiable in what it was made from."""
+        """c_ij of some rows, (*S, k, m), differentiable in the points or costs."""
 
     def mean(self) -> float:
         """The mean of c over all pairs."""
@@ -58,11 +58,11 @@ class Kernel(abc.ABC):
         """The same kernel in another precision."""
 
     def take(self, f: Tensor, g: Tensor, epsilon: float) -> None:
-        """Take the potentials f (*S, n) and g (*S, m) into the exponents."""
+        """Set the potentials f (*S, n) and g (*S, m) in the exponents."""
         self.f, self.g, self.epsilon = f, g, epsilon
 
     def set(self, f: Tensor, g: Tensor, epsilon: float) -> None:
-        """Take the potentials into the kernel, whose blocks are made from now on."""
+        """Set the potentials of the kernel, and compute its blocks if they are stored."""
         self.take(f, g, epsilon)
         if self.kept:
             if self.whole is None:
@@ -71,9 +71,9 @@ class Kernel(abc.ABC):
                 torch.exp(self.held(rows), out=self.whole[..., rows, :])
 
     def held(self, rows: slice) -> Tensor:
-        """Exponents that are not so low that their exponentials, or products of them, become
-        denormal numbers, with which processors are a hundred times slower; beside sums near one
-        the difference is nothing."""
+        """Exponents clamped from below, so that their exponentials, or products of these, are not
+        denormal numbers, which make processors a hundred times slower; the change is negligible
+        beside sums near one."""
         block = self.exponents(rows)
         return block.clamp_min_(MIN_EXPONENT if block.dtype == torch.float32 else 8 * MIN_EXPONENT)
 
@@ -87,7 +87,7 @@ class Kernel(abc.ABC):
 
 
 class MatrixKernel(Kernel):
-    """Of a cost matrix (*S, n, m)."""
+    """The kernel of a cost matrix (*S, n, m)."""
 
     def __init__(self, matrix: Tensor, room: int = MAX_STORED_ENTRIES) -> None:
         super().__init__(matrix.shape, room)
@@ -106,7 +106,7 @@ class MatrixKernel(Kernel):
 
 
 class PointKernel(Kernel):
-    """Of points x (*S, n, d) and y (*S, m, d) under a cost."""
+    """The kernel of points x (*S, n, d) and y (*S, m, d) with a cost."""
 
     def __init__(self, x: Tensor, y: Tensor, cost: Cost, room: int = MAX_STORED_ENTRIES) -> None:
         super().__init__(torch.Size([*x.shape[:-1], y.shape[-2]]), room)
@@ -136,8 +136,8 @@ class PointKernel(Kernel):
         return self.cost(self.x[..., rows, :], self.y)
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """Of clouds that were a shift and a common stretch s of one another: what is left of the
-        cost is |sqrt(s) x - y / sqrt(s)|^2 for x and y around their own means."""
+        """The potentials if the clouds differed by a shift and a scale s: the rest of the cost is
+        then |sqrt(s) x - y / sqrt(s)|^2 for centred x and y."""
         if self.cost is not squared:
             return super().guess()
         x, y = self.near  # y has mean zero

@@ -1,4 +1,4 @@
-r"""What it costs to move a point x to a point y, for all pairs of two clouds.
+r"""Ground costs: the cost of moving a point x to a point y, for all pairs of two point clouds.
 
 A `Cost` computes $c(x_i, y_j)$ for rows of x (..., n, d) and y (..., m, d). Every cost here is
 symmetric, and zero if the points are equal.
@@ -28,7 +28,9 @@ class Power:
 
     def __post_init__(self) -> None:
         if not self.p > 0:
-            raise UsageError(f"the power of a cost is {self.p}; it must be above 0")
+            raise UsageError(
+                f"expected a power of the cost above 0, found {self.p}; give a larger one"
+            )
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         if self.p == 2.0:
@@ -54,7 +56,7 @@ def cosine(x: Tensor, y: Tensor) -> Tensor:
 
 
 def cost(name: CostName | float | Cost) -> Cost:
-    """The cost of that name, of that power of the distance, or the function itself."""
+    """The cost with this name, with this power of the distance, or the given function."""
     if isinstance(name, str):
         known: dict[str, Cost] = {"squared": squared, "euclidean": Power(1.0), "cosine": cosine}
         return known[name]

@@ -1,20 +1,20 @@
 r"""Scalings of a Gibbs kernel to given row and column sums: the inner loop of entropic transport.
 
-Scalings u, v stand on top of the potentials: $\pi_{ij} = a_i u_i K_{ij} v_j b_j$. A pass scales
-every row, $u = 1 / K(bv)$, then every column, $v = 1 / K^T(au)$: two products with K, read once
-from memory for both. When scalings grow, or a product leaves the range of its floating-point
-numbers, they are absorbed, $f \gets f + \varepsilon \log u$, and one pass is made in logarithms.
-So it is as fast as scaling and as safe as logarithms.
+Scalings u, v multiply the kernel of the potentials: $\pi_{ij} = a_i u_i K_{ij} v_j b_j$. A pass
+scales every row, $u = 1 / K(bv)$, then every column, $v = 1 / K^T(au)$: two products with K, which
+is read from memory once for both. When scalings grow, or a product leaves the range of floating
+point, they are absorbed, $f \gets f + \varepsilon \log u$, and one pass works on logarithms. This
+is as fast as scaling and as stable as logarithms.
 
-A plain pass leaves $\theta$ of the error, and $\theta$ is near one where epsilon is small. Once
-the error is moderate, Newton steps on the dual take over: with exact rows and column sums
-$\sigma$, the change y of $\log v$ solves
+A plain pass reduces the error by a factor $\theta$, which is near one for small epsilon. Once the
+error is moderate, Newton steps on the dual take over: with exact rows and column sums $\sigma$,
+the change y of $\log v$ solves
 
 $(\mathrm{diag}\,\sigma - \pi^T \mathrm{diag}(1/a)\, \pi)\, y = b - \sigma$
 
-by conjugate gradients, whose every step is a pass and leaves $(1-s)/(1+s)$, $s = \sqrt{1-\theta}$:
-what the best over-relaxation would, without a parameter that has to be found. A step that does not
-lower the error is taken back, and plain passes, which never raise it, go on.
+by conjugate gradients, where each step costs a pass and reduces the error by $(1-s)/(1+s)$, $s =
+\sqrt{1-\theta}$, like the best over-relaxation but without its parameter. A step that does not
+lower the error is undone, and plain passes, which never raise it, continue.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from torch import Tensor
 from .gibbs_kernel import Kernel
 
 MAX_LOG_SCALING = 30.0
-"""|log u| at which scalings are absorbed: float32 ends at 88."""
+"""|log u| at which scalings are absorbed; the range of float32 ends at 88."""
 NEAR = 0.3
 """Marginal error from which Newton steps are tried."""
 NEWTON_RESIDUAL = 0.3
-"""Part of the error that a Newton step may leave: a sharper one is wasted on a curved problem."""
+"""Relative residual of a Newton system; a smaller one is wasted on a nonlinear problem."""
 NEWTON_TOLERANCE = 0.3
-"""Part of the tolerance that it need not go below."""
+"""Smallest residual, as a fraction of the tolerance."""
 MAX_CG_STEPS = 400
-"""Steps of conjugate gradients for one Newton step at most."""
+"""Most steps of conjugate gradients for one Newton step."""
 MAX_LOG_STEP = 5.0
 """Largest change of a logarithm in one Newton step."""
 STEP_REDUCTION = 0.3
-"""By what a Newton step that does not lower the error is shortened."""
+"""Factor by which a Newton step that does not lower the error is shortened."""
 MIN_STEP_LENGTH = 0.02
 """Length below which it is abandoned."""
 MAX_STALLED_PASSES = 100
-"""Plain passes and Newton steps without a lower error after which rounding limits the error."""
+"""Passes and Newton steps without a lower error after which rounding is the limit."""
 
 
 class Scaling:
@@ -59,7 +59,7 @@ class Scaling:
         self.u, self.v = torch.ones_like(a), torch.ones_like(b)
 
     def run(self, epsilon: float, tolerance: float, passes: int) -> int:
-        """Passes at one epsilon until the marginal error is small; how many it took."""
+        """Iterate at one epsilon until the marginal error is small; returns the passes."""
         self.epsilon = epsilon
         self.load()
         done, lowest, stale = 0, math.inf, 0
@@ -85,8 +85,8 @@ class Scaling:
         return done + 1
 
     def balance(self) -> tuple[Tensor, float]:
-        """Rows made exact; K^T(au), the inverse of what would make columns exact (*S, m), and the
-        L1 error of the columns as they are."""
+        """Make the rows exact; returns K^T(au), the inverse of the exact column scaling (*S, m),
+        and the current L1 error of the columns."""
         given, c = self.b * self.v, torch.zeros_like(self.b)
         for rows, block in self.kernel.blocks():
             u = across(block, given).reciprocal_()  # (*S, k)
@@ -107,14 +107,14 @@ class Scaling:
         return Leap(self.v, c.reciprocal(), y.clamp_(-MAX_LOG_STEP, MAX_LOG_STEP), error, steps)
 
     def around(self, vector: Tensor, scale: Tensor) -> Tensor:
-        """K^T diag(scale) K vector, (*S, m), in one reading of K."""
+        """K^T diag(scale) K vector, (*S, m), reading K once."""
         total = torch.zeros_like(vector)
         for rows, block in self.kernel.blocks():
             total += across(block.mT, scale[..., rows] * across(block, vector))
         return total
 
     def close(self, c: Tensor) -> None:
-        """Columns made exact, what that leaves of the error of the rows, and the potentials."""
+        """Make the columns exact, and set the remaining error of the rows and the potentials."""
         self.v = c.reciprocal()
         given = self.b * self.v
         r = torch.cat([across(block, given) for _, block in self.kernel.blocks()], -1)
@@ -133,9 +133,9 @@ class Scaling:
         self.g = self.g + self.epsilon * self.v.log()
 
     def rest(self, c: Tensor, sound: bool) -> None:
-        """Scalings that have grown but are sound absorbed, others forgotten; then one pass in
-        logarithms, f_i = -epsilon log sum_j b_j e^((g_j - c_ij)/epsilon) and so for g, which no
-        choice of potentials and epsilon can overflow."""
+        """Absorb the scalings if they are finite (`sound`), else discard them; then one pass on
+        logarithms, f_i = -epsilon log sum_j b_j e^((g_j - c_ij)/epsilon) and likewise for g, which
+        cannot overflow."""
         if sound:
             self.v = c.reciprocal()
             self.absorb()
@@ -152,8 +152,8 @@ class Scaling:
 
 
 class Leap:
-    """A Newton step for log v: made whole, made shorter as long as it does not lower the error,
-    and given up for a plain pass."""
+    """A Newton step for log v: tried in full, shortened while it does not lower the error, then
+    abandoned for a plain pass."""
 
     def __init__(self, v: Tensor, plain: Tensor, y: Tensor, error: float, steps: int) -> None:
         self.v, self.plain, self.y, self.error, self.steps = v, plain, y, error, steps
@@ -173,14 +173,14 @@ class Leap:
 def conjugate(
     curve: Callable[[Tensor], Tensor], right: Tensor, scale: Tensor, enough: float, most: int
 ) -> tuple[Tensor, int]:
-    """y with curve(y) = right, nearly, by conjugate gradients that the diagonal `scale`
-    preconditions, and in how many steps."""
+    """Solve curve(y) = right approximately by conjugate gradients with the diagonal preconditioner
+    `scale`; returns y and the number of steps."""
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
     y, residual = torch.zeros_like(right), right.clone()
     goal = (NEWTON_RESIDUAL * right.abs().sum(-1, keepdim=True)).clamp_min(enough)
     way = inverse * residual
     power, steps = (residual * way).sum(-1, keepdim=True), 0
-    active = power > 0  # of a batch, some problems are done before others
+    active = power > 0  # some problems of a batch converge before others
     while steps < most and bool(active.any()):
         bent = curve(way)
         height = (way * bent).sum(-1, keepdim=True)

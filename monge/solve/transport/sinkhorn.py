@@ -1,13 +1,13 @@
-r"""Entropic optimal transport: the cheapest plan that is not too sharp.
+r"""Entropic optimal transport by the Sinkhorn algorithm.
 
 $\min_{\pi \in \Pi(a, b)} \langle c, \pi\rangle + \varepsilon\,\mathrm{KL}(\pi \,\|\, a \otimes b)$
-has one solution, $\pi_{ij} = a_i b_j e^{(f_i + g_j - c_{ij})/\varepsilon}$, whose potentials
-alternating projections find (Sinkhorn 1964, Cuturi 2013): in turn every row of the plan is scaled
-to sum to $a_i$ and every column to $b_j$.
+has one solution, $\pi_{ij} = a_i b_j e^{(f_i + g_j - c_{ij})/\varepsilon}$. Its potentials are
+found by alternating projections (Sinkhorn 1964, Cuturi 2013): rows are scaled to sum to $a_i$,
+then columns to $b_j$, and so on.
 
-The iteration itself is `scaling`; here a small $\varepsilon$ is approached from above by steps of
-4, each started from potentials extrapolated along $\varepsilon$, in single precision as far as
-that goes.
+The iteration itself is in `scaling`. Here a small $\varepsilon$ is approached from above by
+factors of 4; each stage starts from potentials extrapolated in $\varepsilon$, in single precision
+as far as possible.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .ground_cost import Cost, CostName, cost
 from .scaling import Scaling
 
 EPSILON_RATIO = 4.0
-"""By what epsilon falls from stage to stage."""
+"""Factor of epsilon between stages."""
 STAGE_TOLERANCE = 1e-2
-"""Marginal error at which a stage hands over to the next."""
+"""Marginal error at which a stage ends."""
 MIN_DIRECT_EPSILON = 0.02
-"""Epsilon, as part of the mean cost, from which no stages are needed."""
+"""Epsilon, relative to the mean cost, from which no stages are needed."""
 MIN_FLOAT32_ERROR = 1e-5
-"""Marginal error down to which single precision works."""
+"""Smallest marginal error that single precision reaches."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def sinkhorn(
     b = weights(b, torch.Size([*kernel.shape[:-2], kernel.shape[-1]]), x, "b", normalise)
     if not epsilon > 0:
         raise UsageError(
-            f"epsilon is {epsilon}; it must be above 0 (for an unregularised plan use `exact`)"
+            f"expected epsilon above 0, found {epsilon}; for an unregularised plan use `exact`"
         )
     with torch.no_grad():
         mean = kernel.mean()
@@ -149,8 +149,8 @@ def unrolled(
     b: Tensor | None = None,
     passes: int = 100,
 ) -> Tensor:
-    """<f, a> + <g, b> after `passes` plain passes in logarithms, (*S,), differentiable through all
-    of them: the gradient of the iteration where that of its limit is not wanted."""
+    """<f, a> + <g, b> after `passes` plain passes on logarithms, (*S,), differentiable through all
+    of them: the gradient of the iteration, not of its limit."""
     matrix = x if y is None else cost(cost_of)(x, y)  # (*S, n, m)
     a = weights(a, matrix.shape[:-1], x, "a")
     b = weights(b, torch.Size([*matrix.shape[:-2], matrix.shape[-1]]), x, "b")
@@ -171,8 +171,8 @@ def make(x: Tensor, y: Tensor | None, of: Cost, room: int) -> Kernel:
         return MatrixKernel(x, room)
     if x.shape[-1] != y.shape[-1]:
         raise DataError(
-            f"x has {x.shape[-1]} dimensions and y has {y.shape[-1]}; a cost needs "
-            "points of one space"
+            f"x has {x.shape[-1]} dimensions and y has {y.shape[-1]}; give "
+            "points of equal dimension"
         )
     return PointKernel(x, y, of, room)
 
@@ -184,9 +184,11 @@ def weights(
     if given is None:
         return like.new_full(shape, 1 / shape[-1])
     if not bool(given.isfinite().all()):
-        raise DataError(f"the weights {name} hold values that are not finite; fix them")
+        raise DataError(f"the weights {name} are not all finite; fix them")
     if bool((given < 0).any()):
-        raise DataError(f"the weights {name} reach {given.min().item():.3g}; none may be negative")
+        raise DataError(
+            f"the weights {name} must not be negative, found {given.min().item():.3g}; fix them"
+        )
     if given.shape[-1] != shape[-1]:
         raise DataError(
             f"there are {given.shape[-1]} weights {name} for {shape[-1]} points; give "
@@ -214,7 +216,7 @@ def solve(
     passes: int,
     start: tuple[Tensor, Tensor] | None,
 ) -> Plan:
-    """Stage by stage down to epsilon, in single precision as far as that goes."""
+    """Solve in stages of decreasing epsilon, in single precision as far as possible."""
     double = a.dtype == torch.float64
     low = kernel.to(torch.float32) if double else kernel
     work = Scaling(low, a.float(), b.float(), start)
@@ -235,5 +237,5 @@ def solve(
     if double:
         work = Scaling(kernel, a, b, (work.f.double(), work.g.double()))
         spent += work.run(epsilon, tolerance, passes - spent)
-    kernel.whole = None  # a plan makes its blocks from its potentials
+    kernel.whole = None  # the plan recomputes blocks from its potentials
     return Plan(kernel, a, b, work.f, work.g, epsilon, work.error, spent, work.error <= tolerance)

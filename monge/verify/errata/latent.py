@@ -59,8 +59,8 @@ def r15_the_distortion_of_a_beta_vae_is_negative() -> Control:
     torch.manual_seed(1)
     z = model.infer(batch, normal(1, 8, *model.latent.shape))
     log_p = (model.log_joint(batch, z) - model.log_prior(batch, z)).mean(0)
-    rate = beta * torch.as_tensor(model.rate(batch))
-    return Control(gap(loss, log_p + rate), gap(loss, -log_p + rate), ROUNDING)
+    kl = beta * torch.as_tensor(model.analytic_kl(batch))
+    return Control(gap(loss, log_p + kl), gap(loss, -log_p + kl), ROUNDING)
 
 
 def r62_only_the_last_divergence_is_bounded() -> Control:
@@ -79,9 +79,9 @@ def r63_the_bound_weighs_the_joint_density() -> Control:
     joint, q = finite()
     evidence = joint.sum(0)
     reconstruction = (q * (joint / joint.sum(1, keepdim=True)).log()).sum(0)
-    rate = (q * (q / joint.sum(1, keepdim=True)).log()).sum(0)
+    kl = (q * (q / joint.sum(1, keepdim=True)).log()).sum(0)
     printed = (q * (joint.sum(1, keepdim=True) / (q * evidence)).log()).sum(0)
-    whole = reconstruction - rate
+    whole = reconstruction - kl
     return Control(gap(printed, whole), gap(bound(joint, q), whole), ROUNDING)
 
 
@@ -91,9 +91,9 @@ def r77_the_decoder_speaks_of_x() -> Control:
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 3."""
     joint, q = finite()
     prior = joint.sum(1, keepdim=True)
-    rate = (q * (q / prior).log()).sum(0)
+    kl = (q * (q / prior).log()).sum(0)
     printed, proper = (
-        (q * distribution.log()).sum(0) - rate
+        (q * distribution.log()).sum(0) - kl
         for distribution in (joint / joint.sum(0), joint / prior)
     )
     return Control(gap(printed, bound(joint, q)), gap(proper, bound(joint, q)), ROUNDING)

@@ -81,7 +81,7 @@ def r54_a_mean_is_divided_by_n() -> Control:
     """Common error: rows are standardised with mu = sum x_i; correct: sum x_i / n.
 
     Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
-    rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
+    rows = open_data((5 + 3 * normal(400, 3)).float()).view().split("train")
     x, features = rows.whole().x.double(), Features(rows.space).double()(rows.whole().double())
     scale = x.std(0, correction=0)
     wrong, right = ((x - mean) / scale for mean in (x.sum(0), x.mean(0)))
