@@ -13,13 +13,15 @@ import click
 
 from ..core.errors import DataError, UsageError
 from ._output import Console, common
-from ._writers import OUTPUT, write
+from ._writers import OUTPUT, frame, write, write_table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.batch import Batch
     from ..core.space import Space
+    from ..run.completion import Completed, FillBy
+    from ..run.run import Run
 
 
 PARTS = ("lower", "upper", "left", "right", "box")
@@ -54,11 +56,29 @@ PARTS = ("lower", "upper", "left", "right", "box")
 )
 @click.option(
     "-n",
+    "--draws",
     "count",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Completions per row.",
+    help="Completions per row, each sampled anew.",
+)
+@click.option(
+    "--mean", is_flag=True, help="Fill in the mean of numbers and the most frequent name."
+)
+@click.option("--median", is_flag=True, help="Fill in the median instead of the mean.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    metavar="P",
+    help="Add the ends of the interval of probability P of each number that was filled in, in "
+    "columns NAME.low and NAME.high.",
+)
+@click.option(
+    "--keep-holes",
+    multiple=True,
+    metavar="COLUMN",
+    help="Leave the empty cells of this column empty, as a fact about the row. Repeatable.",
 )
 @click.option(
     "-o",
@@ -79,11 +99,16 @@ def command(
     edit: float | None,
     rows: int | None,
     count: int,
+    mean: bool,
+    median: bool,
+    interval: float | None,
+    keep_holes: tuple[str, ...],
     out: Path,
     seed: int,
 ) -> None:
-    """Complete the rows of DATA (by default the test rows of RUN). KEY=VALUE sets a sampling
-    option; `monge models MODEL` lists them.
+    """Complete the rows of DATA (by default the test rows of RUN): its empty cells are taken to
+    hold a value that is not known. KEY=VALUE sets a sampling option; `monge models MODEL` lists
+    them.
 
     --noise and --edit are for diffusion models: they resample whole rows.
     """
@@ -92,12 +117,15 @@ def command(
     from ..core.abilities import CanComplete
     from ..core.overrides import Overrides
     from ..run import run as runs
+    from ..run.completion import POINT_DRAWS, unknown_cells
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
     found, overrides = runs.load(run), Overrides.parse(settings)
     there = found.split(data)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
+    batch = unknown_cells(batch, found.space, keep_holes)
+    by = chosen_by(mean, median, count)
     if hide:
         hidden = mask(hide, found.space)
         steps = batch.x.shape[1] if found.space.varies else None  # padded to these rows' longest
@@ -106,25 +134,75 @@ def command(
     anew = tuple(f"{name}={value}" for name, value in (("noise", noise), ("edit", edit)) if value)
     if not anew and (batch.observed is None or bool(batch.observed.all())):
         raise DataError("these rows have no missing values; choose what to hide with --hide")
-    every = batch[torch.arange(len(batch)).repeat_interleave(count)]
-    x = found.complete(every, *overrides.model, *overrides.sample, *anew, seed=seed)
+    completed = found.complete_batch(
+        batch,
+        *overrides.model,
+        *overrides.sample,
+        *anew,
+        by=by,
+        draws=count,
+        interval=interval,
+        seed=seed,
+    )
+    x = completed.x
     if out.suffix == ".png" and found.space.is_image:
         x = side_by_side(batch, x, count)
-    write(found, x, out, every.length)
+    length = None if batch.length is None else batch.length.repeat_interleave(count)
+    if interval is None:
+        write(found, x, out, length)
+    else:
+        write_intervals(found, completed, out)
+    nothing = int((completed.filled.flatten(1).all(1)).sum())
+    if nothing:
+        console.note(f"{nothing} rows have no known cell and are sampled as new rows")
     method = (
         "resampled from whole rows, " + " ".join(anew)
         if anew
         else found.require(CanComplete).completion
     )
+    if by != "sample":
+        method += f"; numbers are the {by}, names the most frequent, of {POINT_DRAWS} such samples"
     console.note(f"{'entries' if anew else 'hidden entries'} are {method}")
     result = {
         "run": str(found.folder),
         "rows": len(batch),
         "completions": count,
+        "filled": int(completed.filled.sum()),
         "file": str(out),
         "method": method,
     }
     console.result(result, str(out))
+
+
+def chosen_by(mean: bool, median: bool, count: int) -> FillBy:
+    """How cells are filled in."""
+    if mean and median:
+        raise UsageError("--mean and --median exclude one another; give one of them")
+    if (mean or median) and count > 1:
+        name = "mean" if mean else "median"
+        raise UsageError(f"--{name} gives one completion per row; remove --draws {count}")
+    return "mean" if mean else "median" if median else "sample"
+
+
+def write_intervals(run: Run, completed: Completed, out: Path) -> None:
+    """A table whose filled-in numbers have the ends of their intervals beside them."""
+    if out.suffix != ".csv":
+        raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")
+    table = frame(run, completed.x)
+    assert completed.low is not None and completed.high is not None
+    ends = {"low": frame(run, completed.low), "high": frame(run, completed.high)}
+    times = len(table) // len(completed.filled)
+    filled = completed.filled.repeat_interleave(times, 0).numpy()
+    for place, column in enumerate(run.space.columns or (run.space,)):
+        if column.kind not in ("real", "counts") or not filled.reshape(len(table), -1).any():
+            continue
+        for name, other in ends.items():
+            values = other.iloc[:, place].repeat(times).to_numpy()
+            here = filled.reshape(len(table), -1)[:, place]
+            if here.any():
+                label = f"{table.columns[place]}.{name}"
+                table[label] = [v if use else None for v, use in zip(values, here, strict=True)]
+    write_table(table, out)
 
 
 def mask(hide: str, space: Space) -> Tensor:

@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE|FILE",
     help="Condition for all samples, or a file with one condition per sample.",
 )
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="CONDITION",
+    help="Keep rows of a table that satisfy this: sex=female, pclass=1,2, 'age>60'. Repeatable.",
+)
 @click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(
@@ -62,6 +68,7 @@ def command(
     prompt: str | None,
     stream: bool,
     given: tuple[str, ...],
+    where: tuple[str, ...],
     seed: int,
 ) -> None:
     """Generate -n samples from RUN. KEY=VALUE sets a sampling option such as temperature=0.8.
@@ -87,7 +94,15 @@ def command(
     if out is None and (found.space.is_image or found.view.sound):
         suffixes = (".wav", ".png") if found.view.sound else (".png",)
         outs = [found.folder / "figures" / f"samples{suffix}" for suffix in suffixes]
-    x = found.sample_tensor(count, conditions, *options, seed=seed)
+    if where:
+        chosen = found.sample_where(count, where, conditions, *options, seed=seed)
+        console.note(
+            f"{chosen.kept} of {chosen.tried} rows satisfy the conditions "
+            f"({100 * chosen.acceptance:.3g} %), sampled by {chosen.method}"
+        )
+        x = chosen.x
+    else:
+        x = found.sample_tensor(count, conditions, *options, seed=seed)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()
         console.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +25,7 @@ from ..core.abilities import (
     HasLikelihood,
     HasMarginals,
 )
-from ..core.batch import Batch
+from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config
 from ..core.ensemble import Ensemble
 from ..core.errors import DataError, UsageError, nearest
@@ -43,6 +44,7 @@ from ..train.device import ComputeConfig
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
 from . import diagnostics, storage
+from .completion import Completed, FillBy, complete_rows, unknown_cells
 from .export import export
 from .forecast import forecast
 from .latent import codes, decoded
@@ -53,6 +55,7 @@ from .saved import SavedRun, build, submodels
 from .session import TrainingSession
 from .setup import resolve_setup
 from .storage import locked
+from .where import ConditionalSamples, Where, parse_where, sample_where
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,11 +230,49 @@ class Run(SavedRun):
         storage.write(self.folder / "card.md", text)
 
     def sample(
-        self, n: int = 1, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
+        self,
+        n: int = 1,
+        given: Mapping[str, Any] | None = None,
+        *settings: str,
+        where: Where | None = None,
+        seed: int = 0,
     ) -> Any:
         """n samples in the form of the data: a frame or an array. given={"label": 3} conditions
-        all samples on one value, or each on its own of n values."""
+        all samples on one value, or each on its own of n values. where={"sex": "female",
+        "age": ">60"} keeps samples of a table whose columns satisfy the conditions."""
+        if where is not None:
+            return self.view.decode(self.sample_where(n, where, given, *settings, seed=seed).x)
         return self.view.decode(self.sample_tensor(n, given, *settings, seed=seed))
+
+    def sample_where(
+        self,
+        n: int,
+        where: Where,
+        given: Mapping[str, Any] | None = None,
+        *settings: str,
+        seed: int = 0,
+    ) -> ConditionalSamples:
+        """n samples whose columns satisfy the conditions, and how many were tried."""
+        model, options = self.require(CanSample), sampling_options(self, settings)
+        device = self.compute.torch_device()
+        conditions = encode_conditions(self, given, settings)
+
+        def sample(size: int, generator: torch.Generator) -> torch.Tensor:
+            return model.sample(size, conditions, options, generator).cpu()
+
+        def complete(batch: Batch, generator: torch.Generator) -> torch.Tensor:
+            rows = replace(batch, given=broadcast_conditions(conditions, self.space, len(batch)))
+            return self.require(CanComplete).complete(rows.to(device), options, generator).cpu()
+
+        return sample_where(
+            model,
+            self.view,
+            parse_where(self.view, where),
+            n,
+            sample,
+            complete,
+            make_generator(seed, device),
+        )
 
     def sample_tensor(
         self, n: int, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
@@ -289,13 +330,42 @@ class Run(SavedRun):
         run's own; `run.forecast.forecast` gives the trajectories."""
         return forecast(self, horizon, what, settings, n, seed).table(interval)
 
-    def complete(self, batch: Batch, *settings: str, seed: int = 0) -> torch.Tensor:
-        """Rows whose unobserved entries are sampled given the observed ones, (B, *event)."""
-        device, options = self.compute.torch_device(), sampling_options(self, settings)
-        completed = self.require(CanComplete).complete(
-            batch.to(device), options, make_generator(seed, device)
+    def complete(
+        self,
+        what: Any = None,
+        *settings: str,
+        by: FillBy = "sample",
+        draws: int = 1,
+        keep_holes: Sequence[str] = (),
+        split: str | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """Rows (by default the run's test rows) with their empty cells filled in, in the form of
+        the data: sampled `draws` times given the other cells, or by their mean or median, with the
+        most frequent name. Empty cells of the columns `keep_holes` stay empty."""
+        rows = self.split(what, split or (None if what is None else "all"))
+        batch = unknown_cells(rows.whole(), self.space, keep_holes)
+        return self.view.decode(
+            self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
         )
-        return completed.cpu()
+
+    def complete_batch(
+        self,
+        batch: Batch,
+        *settings: str,
+        by: FillBy = "sample",
+        draws: int = 1,
+        interval: float | None = None,
+        seed: int = 0,
+    ) -> Completed:
+        """Rows whose unobserved entries are filled in given the observed ones."""
+        device, options = self.compute.torch_device(), sampling_options(self, settings)
+        model, generator = self.require(CanComplete), make_generator(seed, device)
+
+        def one_each(rows: Batch) -> torch.Tensor:
+            return model.complete(rows.to(device), options, generator).cpu()
+
+        return complete_rows(batch, self.space, one_each, by, draws, interval)
 
     def encode(self, what: Any = None, split: str | None = None) -> np.ndarray:
         """The code of every row, (N, *latent)."""

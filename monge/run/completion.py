@@ -1,0 +1,96 @@
+"""Fill in unknown cells: samples given the known cells, or their mean, median and interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch
+from ..core.errors import DataError, UsageError, nearest
+from ..core.space import Space
+from ..data.codecs.scalar import listed
+
+FillBy = Literal["sample", "mean", "median"]
+POINT_DRAWS = 100
+"""Completions of each row from which its mean, median and interval are computed."""
+MAX_CHUNK = 4096
+"""Rows completed at once."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """Rows with their unknown cells filled in, several for each row of the data if asked for."""
+
+    x: Tensor  # (rows * draws, *event)
+    filled: Tensor  # (rows, *event): which cells were unknown
+    low: Tensor | None = None  # (rows, *event): the interval of each filled number
+    high: Tensor | None = None
+
+
+def unknown_cells(batch: Batch, space: Space, keep: Sequence[str] = ()) -> Batch:
+    """The rows with every empty cell unknown, but those of the columns to `keep` as they are."""
+    if space.is_plain and not keep:
+        return batch
+    parts = space.columns or (space,)
+    names = [part.name for part in parts]
+    for name in keep:
+        if name not in names:
+            raise UsageError(f"--keep-holes: there is no column {name!r}{nearest(name, names)}")
+    rigid = [part.name for part in parts if part.name in keep and not part.optional]
+    if rigid and batch.observed is not None:
+        raise DataError(
+            f"--keep-holes: {listed(rigid)} had no empty cells when the model was fitted, so that "
+            "an empty cell of it is unknown; leave it out of --keep-holes"
+        )
+    asked = torch.tensor([name not in keep for name in names])
+    hidden = space.empty(batch.x) & (asked if space.columns else asked[0])
+    return batch.hide(hidden, space) if bool(hidden.any()) else batch
+
+
+def point_estimate(draws: Tensor, space: Space, by: FillBy) -> Tensor:
+    """The mean or median of numbers and the most frequent code of names, of draws
+    (rows, draws, *event)."""
+    numbers = draws.mean(1) if by == "mean" else draws.quantile(0.5, 1)
+    kinds = [part.kind for part in space.columns] or [space.kind]
+    names = torch.tensor([kind in ("label", "binary") for kind in kinds])
+    if not bool(names.any()):
+        return numbers
+    return torch.where(names if space.columns else names[0], draws.mode(1).values, numbers)
+
+
+def complete_rows(
+    batch: Batch,
+    space: Space,
+    complete: Any,
+    by: FillBy = "sample",
+    draws: int = 1,
+    interval: float | None = None,
+) -> Completed:
+    """`complete` fills a batch by one sample a row."""
+    filled = ~batch.observed_mask
+    if by == "sample" and interval is None:
+        every = batch[torch.arange(len(batch)).repeat_interleave(draws)]
+        return Completed(in_chunks(complete, every), filled)
+    many = batch[torch.arange(len(batch)).repeat_interleave(max(draws, POINT_DRAWS))]
+    found = in_chunks(complete, many).reshape(len(batch), -1, *batch.x.shape[1:])
+    ends = (None, None)
+    if interval is not None:
+        tails = (1 - interval) / 2, (1 + interval) / 2
+        ends = tuple(found.to(torch.get_default_dtype()).quantile(level, 1) for level in tails)
+    x = (
+        found[:, :draws].flatten(0, 1)
+        if by == "sample"
+        else point_estimate(found.to(torch.get_default_dtype()), space, by).to(found.dtype)
+    )
+    known = batch.x if by != "sample" else batch.x.repeat_interleave(draws, 0)
+    seen = ~filled if by != "sample" else ~filled.repeat_interleave(draws, 0)
+    return Completed(torch.where(seen, known, x), filled, *ends)
+
+
+def in_chunks(complete: Any, batch: Batch) -> Tensor:
+    parts = [complete(batch[rows]) for rows in torch.arange(len(batch)).split(MAX_CHUNK)]
+    return torch.cat(parts) if parts else batch.x
