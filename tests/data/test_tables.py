@@ -146,8 +146,8 @@ def test_first_rows_of_equal_cells_are_data_where_their_cells_occur_again(tmp_pa
     assert len(data.open(path)) == 3
 
 
-def read(path, *words):
-    return delimited.read(path, Options().override(*words))
+def read(path, *settings):
+    return delimited.read(path, Options().override(*settings))
 
 
 def test_a_quoted_name_keeps_its_line_break(tmp_path):
