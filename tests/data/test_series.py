@@ -185,10 +185,10 @@ def test_times_off_the_grid_are_refused():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (("lookback=150", "horizon=60"), "200 steps, too few for windows of lookback 150"),
-        (("time=whn",), "did you mean when"),
-        (("known=prise",), "data.known=prise: there is no such"),
-        (("horizon=0",), "horizon=0 must be at least 1"),
+        (("lookback=150", "horizon=60"), "200 steps.* lookback 150 and horizon 60"),
+        (("time=whn",), " when"),
+        (("known=prise",), "data.known=prise"),
+        (("horizon=0",), "horizon=0"),
         (("lookback=0",), "lookback=0"),
     ],
 )

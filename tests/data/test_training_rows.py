@@ -52,9 +52,9 @@ def test_a_rare_class_gives_all_it_has():
 @pytest.mark.parametrize(
     ("settings", "asked", "sentence"),
     [
-        (["labels=5"], {"target": "label"}, "labels=5 leaves some of the 10 classes"),
-        (["labels=50"], {}, "data.labels=50 needs one label that the run uses.*none"),
-        (["balance=true"], {}, "data.balance=true needs one label"),
+        (["labels=5"], {"target": "label"}, "labels=5 .* 10 classes"),
+        (["labels=50"], {}, "data.labels=50 .*none"),
+        (["balance=true"], {}, "data.balance=true .*none"),
     ],
 )
 def test_words_without_a_label_to_stand_on(settings, asked, sentence):
