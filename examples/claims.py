@@ -61,7 +61,7 @@ def fitted(
     title: str,
     model: str,
     data: str,
-    *words: str,
+    *settings: str,
     steps: int,
     target: str | None = None,
     ensemble: int = 0,
@@ -70,7 +70,7 @@ def fitted(
     return monge.fit(
         model,
         data,
-        *words,
+        *settings,
         budget=f"{steps}steps",
         target=target,
         ensemble=ensemble,
@@ -95,14 +95,14 @@ def dropout_and_bagging(steps: int, where: Path, figure: Figure) -> Verdict:
     }
     sides: dict[str, dict[str, float]] = {}
     first = None
-    for title, (words, members) in ways.items():
+    for title, (settings, members) in ways.items():
         run = fitted(
             where,
             title,
             "predict.mlp",
             "digits",
             "net.width=256",
-            *words,
+            *settings,
             steps=steps,
             target="label",
             ensemble=members,
@@ -150,7 +150,7 @@ def vae_and_gan(steps: int, where: Path, figure: Figure) -> Verdict:
     shown = {
         "data": real,
         "VAE": np.asarray(vae.decode(z), np.float32).reshape(-1, 1, 8, 8),
-        "GAN": gan.draw(DRAWN).float().numpy(),
+        "GAN": gan.sample_tensor(DRAWN).float().numpy(),
     }
     sides = {name: {"sharpness": sharpness(x) / sharpness(real)} for name, x in shown.items()}
     *sheets, last = figure.subplots(1, 4)
@@ -242,9 +242,9 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
 def pace(run: monge.Run) -> float:
     """Samples a second, many at once."""
     run.sample_tensor(DRAWN)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     run.sample_tensor(20 * DRAWN)
-    return 20 * DRAWN / (time.perf_counter() - begun)
+    return 20 * DRAWN / (time.perf_counter() - started)
 
 
 def rnn_and_lstm(steps: int, where: Path, figure: Figure) -> Verdict:

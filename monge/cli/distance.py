@@ -74,7 +74,7 @@ def command(
             f"expected data options (data.KEY=VALUE), found {overrides.model[0]}; remove it"
         )
     first = data.open(a, *overrides.data)
-    shared = [word for word in overrides.data if word.partition("=")[0] not in ("seed", "rows")]
+    shared = [each for each in overrides.data if each.partition("=")[0] not in ("seed", "rows")]
     second = data.open(b, *shared, fields=first.fields_dict())
     space = first.view().space
     if plot and space.shape != (2,):

@@ -322,8 +322,8 @@ def expected(kind: type[Config]) -> str:
 
 
 def spell(kind: Any) -> str:
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return names.get(kind, f"a {getattr(kind, '__name__', kind)}")
 
 
 def read(tree: Mapping[str, Any]) -> Config:

@@ -100,7 +100,7 @@ class Ensemble(Model):
 
     config: Config
     seed: Tensor  # of the bootstraps
-    drawn: Tensor  # number of training rows that the bootstraps sample from
+    bootstrap_rows: Tensor  # number of training rows that the bootstraps sample from
 
     def __init__(
         self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
@@ -110,7 +110,7 @@ class Ensemble(Model):
         self.members = nn.ModuleList(config.member.build(*args) for _ in range(config.members))
         if config.bag:
             self.register_buffer("seed", torch.randint(2**62, ()))
-            self.register_buffer("drawn", torch.zeros((), dtype=torch.long))
+            self.register_buffer("bootstrap_rows", torch.zeros((), dtype=torch.long))
 
     @property
     def each(self) -> list[Any]:
@@ -152,7 +152,7 @@ class Ensemble(Model):
 
     def bag(self, member: int, index: Tensor, n: int) -> Tensor:
         """The rows at positions `index` of the bootstrap of n rows of one member."""
-        self.drawn.fill_(n)
+        self.bootstrap_rows.fill_(n)
         return bootstrap(derive_seed(int(self.seed), "bag", member), index, n)
 
     def bags(self, index: Tensor, n: int) -> Tensor:
@@ -162,7 +162,7 @@ class Ensemble(Model):
 
     def left_out(self, rows: Tensor) -> Tensor:
         """Which members have not seen each of these training rows, (K, B)."""
-        every = torch.arange(int(self.drawn), device=rows.device)
+        every = torch.arange(int(self.bootstrap_rows), device=rows.device)
         bags = torch.stack([self.bag(k, every, len(every)) for k in range(len(self.each))])
         seen = torch.zeros_like(bags, dtype=torch.bool).scatter_(1, bags, True)
         return ~seen[:, rows]

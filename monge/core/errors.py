@@ -35,10 +35,10 @@ class DivergenceError(MongeError, ArithmeticError):
     """Training produced a value that is not finite."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the closest known one, or all of them."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, 1, 0.5)
+    close = difflib.get_close_matches(name, known, 1, 0.5)
     if close:
         return f"; did you mean {close[0]}?"
     return f"; choose from {', '.join(known)}" if known else "; there are no choices"

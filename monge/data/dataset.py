@@ -87,8 +87,8 @@ class Dataset:
         """sha256 over codecs and encoded rows, in their order."""
         digest = hashlib.sha256()
         for field in self.schema.fields:
-            kept = self.tensors[field.name]
-            parts = kept.parts if isinstance(kept, Ragged) else [kept]
+            rows = self.tensors[field.name]
+            parts = rows.parts if isinstance(rows, Ragged) else [rows]
             for tensor in map(Tensor.contiguous, parts):
                 about = [field.name, field.codec.to_dict(), list(tensor.shape), str(tensor.dtype)]
                 digest.update(json.dumps(about).encode())
@@ -117,10 +117,10 @@ class Dataset:
     def with_defaults(self, *settings: str) -> tuple[Dataset, list[str]]:
         """The dataset with those proposed settings that the user has not set, and the list of
         those."""
-        unsaid = [
-            word
-            for word in settings
-            if (name := word.partition("=")[0]) in MODEL_PROPOSALS
+        proposed = [
+            setting
+            for setting in settings
+            if (name := setting.partition("=")[0]) in MODEL_PROPOSALS
             and getattr(self.options, name) == getattr(Options, name)
         ]
         return Dataset(
@@ -131,8 +131,8 @@ class Dataset:
             self.density,
             self.notes,
             self.dropped,
-            self.options.override(*unsaid),
-        ), unsaid
+            self.options.override(*proposed),
+        ), proposed
 
     def fields_dict(self) -> dict[str, Any]:
         return self.schema.to_dict()
@@ -154,7 +154,7 @@ class PackedRows:
 
     rows: PackedTensor  # (N, ...): bytes, codes, or float32 with NaN if missing
     filling: Tensor | None = None  # values in place of missing ones, if any are missing
-    drawn: Array | None = None  # samples the binary values of a batch
+    sampled: Array | None = None  # samples the binary values of a batch
     varies: bool = False  # whether rows differ in length
     coded: bool = False  # whether steps are codes rather than numbers
     optional: Tensor | None = None  # columns in which an empty cell is a value of its own
@@ -169,7 +169,11 @@ class PackedRows:
             return replace(self.fill(x), length=length if self.varies else None)
         x = self.rows.index_select(0, where)
         x = x if change is None else change(x)
-        return self.fill(x) if self.drawn is None else Batch(self.drawn.draw(x, where, train))
+        return (
+            self.fill(x)
+            if self.sampled is None
+            else Batch(self.sampled.sample_bits(x, where, train))
+        )
 
     def fill(self, x: Tensor) -> Batch:
         hidden = None if self.filling is None else unseen(x)
@@ -226,17 +230,17 @@ class FieldGroup:
         flags = [field.space.optional for field in self.fields]
         optional = torch.tensor(flags[0] if self.single else flags) if any(flags) else None
         if self.single:
-            drawn = codec if isinstance(codec, Array) and codec.drawn else None
+            sampled = codec if isinstance(codec, Array) and codec.sampled else None
             return PackedRows(
                 tensors[self.fields[0].name],
                 filling,
-                drawn,
+                sampled,
                 self.space.varies,
                 self.space.kind == "tokens",
                 optional,
             )
-        kept = [tensors[field.name] for field in self.fields]
-        columns = [column for column in kept if isinstance(column, Tensor)]
+        every = [tensors[field.name] for field in self.fields]
+        columns = [column for column in every if isinstance(column, Tensor)]
         numbers = [
             column
             if column.is_floating_point()
@@ -267,17 +271,18 @@ class FieldGroup:
 class View:
     """A dataset as event and conditions. Without a source it still decodes and encodes."""
 
-    def __init__(self, terms: Selection, source: Dataset | None = None) -> None:
-        self.selection, self.source = terms, source
-        pick = terms.schema.field
-        title = terms.event[0] if len(terms.event) == 1 else COLUMNS
-        self.event = FieldGroup(title, tuple(map(pick, terms.event)))
+    def __init__(self, selection: Selection, source: Dataset | None = None) -> None:
+        self.selection, self.source = selection, source
+        pick = selection.schema.field
+        title = selection.event[0] if len(selection.event) == 1 else COLUMNS
+        self.event = FieldGroup(title, tuple(map(pick, selection.event)))
         self.given = {
-            name: FieldGroup(name, tuple(map(pick, names))) for name, names in terms.given.items()
+            name: FieldGroup(name, tuple(map(pick, names)))
+            for name, names in selection.given.items()
         }
         given = {name: group.space for name, group in self.given.items()}
         self.space = replace(self.event.space, given=given)
-        changes = [word for word in source.options.augment if word != NONE] if source else []
+        changes = [name for name in source.options.augment if name != NONE] if source else []
         self.augment = Augment(changes, self.space) if changes else None
         if source and source.options.labels and len(self.labels) == 1:
             self.space = replace(self.space, rows=len(self.index("train")))
@@ -353,8 +358,8 @@ class View:
             return rows
         train = source.rows_of("train")
         codes = self.classes(f"labels={source.options.labels}")[train]
-        kept = train[labelled(codes, source.options)]
-        return rows[~torch.isin(rows, train) | torch.isin(rows, kept)]
+        with_label = train[labelled(codes, source.options)]
+        return rows[~torch.isin(rows, train) | torch.isin(rows, with_label)]
 
     @property
     def labels(self) -> list[str]:
@@ -364,11 +369,11 @@ class View:
             spaces = {name: group.space for name, group in self.given.items()}
         return [name for name, space in spaces.items() if is_class(space)]
 
-    def classes(self, word: str) -> Tensor:
+    def classes(self, setting: str) -> Tensor:
         """The class of every row of the source."""
         if len(self.labels) != 1:
             raise UsageError(
-                f"data.{word} needs one label that the run uses, but it uses "
+                f"data.{setting} needs one label that the run uses, but it uses "
                 f"{listed(self.labels) or 'none'}; remove it, or name one with "
                 "--target or --given"
             )
@@ -462,7 +467,7 @@ class Split:
         """The rows numbered `index` within the split; random binary values are new at each call if
         `train`, otherwise a function of the row."""
         where = self.index[index]
-        changes = self.augment.draw(len(index)) if train and self.augment else {}
+        changes = self.augment.sample(len(index)) if train and self.augment else {}
         given = {
             name: part.batch(where, train, changes.get(name)) for name, part in self.given.items()
         }
@@ -538,10 +543,10 @@ def is_constant(field: Field, source: Dataset) -> bool:
 
 def example(field: Field, source: Dataset) -> Any:
     """The first value of a single-valued field, the shape of any other."""
-    codec, kept = field.codec, source.tensors[field.name]
-    if isinstance(codec, SequenceCodec) and isinstance(kept, Ragged):
-        return codec.describe(kept)
-    if isinstance(codec, Array) or isinstance(kept, Ragged):
+    codec, rows = field.codec, source.tensors[field.name]
+    if isinstance(codec, SequenceCodec) and isinstance(rows, Ragged):
+        return codec.describe(rows)
+    if isinstance(codec, Array) or isinstance(rows, Ragged):
         return "x".join(map(str, field.space.shape))
-    value = codec.decode(kept[:1].numpy())[0]
+    value = codec.decode(rows[:1].numpy())[0]
     return MISSING if value is None or value != value else getattr(value, "item", lambda: value)()

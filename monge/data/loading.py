@@ -117,8 +117,8 @@ def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
         return data, ()
     if "," in str(data) and (files := parallel_text.sides(str(data))):
         return files, ()
-    place, words = catalogue.locate(str(data))
-    return place, parse.find(words) if words else ()
+    place, transforms = catalogue.locate(str(data))
+    return place, parse.find(transforms) if transforms else ()
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ def build(
     if options.rows:
         raw, tensors = select_rows(raw, tensors, keep(len(raw), options, raw.split))
     splits = divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
-    name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
+    name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.text for change in changes)]))
     schema_of_rows = (
         fit_schema(raw, name, codecs, tensors, splits["train"], options)
         if schema is None
@@ -492,7 +492,7 @@ def values_of(raw: RawData, name: str) -> np.ndarray:
 
 def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     """The rows without missing cells."""
-    masks = [found > 0 for kept in tensors.values() if (found := holes(kept)) is not None]
+    masks = [found > 0 for rows in tensors.values() if (found := holes(rows)) is not None]
     rows = (
         (~torch.stack(masks).any(0)).nonzero()[:, 0]
         if masks

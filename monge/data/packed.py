@@ -83,16 +83,16 @@ def unseen(x: Tensor) -> Tensor | None:
     return x < 0 if x.dtype == torch.int64 else None
 
 
-def holes(kept: PackedTensor) -> Tensor | None:
+def holes(rows: PackedTensor) -> Tensor | None:
     """Number of missing cells of each row, (N,); None for a type without missing values."""
-    mask = unseen(kept.flat if isinstance(kept, Ragged) else kept)
+    mask = unseen(rows.flat if isinstance(rows, Ragged) else rows)
     if mask is None:
         return None
-    if isinstance(kept, Tensor):
+    if isinstance(rows, Tensor):
         return mask.reshape(len(mask), -1).sum(1)
     each = mask.reshape(len(mask), -1).sum(1)
     total = torch.cat([torch.zeros(1, dtype=torch.long), each.cumsum(0)])
-    return total[kept.start + kept.length] - total[kept.start]
+    return total[rows.start + rows.length] - total[rows.start]
 
 
 class Moments(TypedDict):

@@ -132,10 +132,10 @@ def select(
 
 def parse_targets(target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
     """The names of the targets, given one by one or separated by commas."""
-    words = [target] if isinstance(target, str) else target or []
+    entries = [target] if isinstance(target, str) else target or []
     return tuple(
         dict.fromkeys(
-            name for word in words for name in ([word] if word in known else word.split(","))
+            name for word in entries for name in ([word] if word in known else word.split(","))
         )
     )
 
@@ -161,11 +161,11 @@ def is_class(space: Space) -> bool:
 
 def read_schema(stored: Mapping[str, Any]) -> tuple[Schema, set[str]]:
     """The saved schema of a run, and the fields it requires: all it uses except a target."""
-    kept = read(stored)
-    if isinstance(kept, Selection):
-        given = {name for names in kept.given.values() for name in names}
-        spare = given and (kept.predicted or len(kept.event) == 1)
-        return kept.schema, given | (set() if spare else set(kept.event))
+    selection = read(stored)
+    if isinstance(selection, Selection):
+        given = {name for names in selection.given.values() for name in names}
+        spare = given and (selection.predicted or len(selection.event) == 1)
+        return selection.schema, given | (set() if spare else set(selection.event))
     schema = Schema.from_dict(stored)
     return schema, set(schema.main)
 

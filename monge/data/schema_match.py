@@ -134,10 +134,10 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor
     """Rows encoded by `other`, converted to the run's codec."""
     if not isinstance(other, Array) or other.shape != wanted.shape:
         raise DataError(misfit(wanted, other, name))
-    if other.drawn and not (wanted.drawn and wanted.size == other.size):
-        x = other.draw(x, torch.arange(len(x)), False).byte()
-        other = replace(other, kind="binary", drawn=False, size=0)
-    if other.drawn:
+    if other.sampled and not (wanted.sampled and wanted.size == other.size):
+        x = other.sample_bits(x, torch.arange(len(x)), False).byte()
+        other = replace(other, kind="binary", sampled=False, size=0)
+    if other.sampled:
         return x
     if wanted.kind == "binary" and other.kind == "levels" and int(x.max()) > 1:
         raise DataError(
@@ -145,7 +145,7 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor
             "write the name of the data with the run's transform, as in "
             "mnist+binarise"
         )
-    if wanted.drawn:
+    if wanted.sampled:
         return x * wanted.top  # values that are already 0 or 1 have probability 0 or 1
     return wanted.keep(x.numpy(), at)
 

@@ -99,22 +99,22 @@ class LinearForecast(ForecastNet):
             return super().solve(past, future)
         folds = torch.arange(n).chunk(FOLDS)
         held = [self.sums(past[fold], future[fold]) for fold in folds]
-        kept = []
+        rest_sums = []
         for fold in folds:
             begin, end = max(int(fold[0]) - self.horizon, 0), int(fold[-1]) + 1 + self.horizon
             sides = (slice(0, begin), slice(end, n))
             each = [self.sums(past[side], future[side]) for side in sides]
-            kept.append((each[0][0] + each[1][0], each[0][1] + each[1][1]))
+            rest_sums.append((each[0][0] + each[1][0], each[0][1] + each[1][1]))
         best = self.config.ridge or min(
             RIDGES,
             key=lambda ridge: sum(
                 squared_error(*own, solve_ridge(*rest, ridge))
-                for own, rest in zip(held, kept, strict=True)
+                for own, rest in zip(held, rest_sums, strict=True)
             ),
         )
         unseen = sum(
             self.squared_errors(past[fold], future[fold], solve_ridge(*rest, best))
-            for fold, rest in zip(folds, kept, strict=True)
+            for fold, rest in zip(folds, rest_sums, strict=True)
         )
         gram, cross = (sum(parts) for parts in zip(*held, strict=True))
         self.weight.copy_(solve_ridge(torch.as_tensor(gram), torch.as_tensor(cross), best))
@@ -141,11 +141,11 @@ class LinearForecast(ForecastNet):
         )
         for x, y in zip(past.split(CHUNK_WINDOWS), future.split(CHUNK_WINDOWS), strict=True):
             phi, offset = self.read(x)
-            rows, aim = phi.transpose(0, 1), (y.mT - offset).transpose(0, 1)  # (C, B, ...)
+            rows, target = phi.transpose(0, 1), (y.mT - offset).transpose(0, 1)  # (C, B, ...)
             if self.config.shared:
-                rows, aim = rows.flatten(0, 1)[None], aim.flatten(0, 1)[None]
+                rows, target = rows.flatten(0, 1)[None], target.flatten(0, 1)[None]
             gram += rows.mT @ rows
-            cross += rows.mT @ aim
+            cross += rows.mT @ target
         return gram, cross
 
 

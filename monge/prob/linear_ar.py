@@ -48,8 +48,8 @@ def is_stationary(phi: Tensor) -> Tensor:
 def prediction_variances(kappa: Tensor, v: Tensor) -> Tensor:
     """The error variances of the predictors from 0, ..., p values, (..., p + 1), given the last
     one, v (...)."""
-    kept = (1 - kappa.square()).flip(-1).cumprod(-1).flip(-1)  # prod over m > k
-    return v[..., None] / torch.cat([kept, torch.ones_like(v)[..., None]], -1)
+    rest = (1 - kappa.square()).flip(-1).cumprod(-1).flip(-1)  # prod over m > k
+    return v[..., None] / torch.cat([rest, torch.ones_like(v)[..., None]], -1)
 
 
 def autocovariance(phi: Tensor, v: Tensor, lags: int) -> Tensor:

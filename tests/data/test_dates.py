@@ -105,14 +105,16 @@ def test_times_between_the_steps_of_a_run_are_refused():
 
 @pytest.mark.parametrize("by", ["mean", "mode"])
 def test_predicted_dates_and_numbers_far_from_zero_are_in_the_form_of_the_data(by):
-    said = SimpleNamespace(
+    prediction = SimpleNamespace(
         **{
             name: torch.tensor([value])
             for name, value in {"mean": 2.0, "mode": 2.0, "low": 1.0, "high": 3.0}.items()
         }
     )
     days = date.fit(np.array(FORMS["days"], object), "str")
-    told = {name: column.tolist() for name, column in of_number(said, "t", days, by).items()}
-    assert told == {"t": ["2020-01-02"], "t_low": ["2020-01-01"], "t_high": ["2020-01-03"]}
+    written = {
+        name: column.tolist() for name, column in of_number(prediction, "t", days, by).items()
+    }
+    assert written == {"t": ["2020-01-02"], "t_low": ["2020-01-01"], "t_high": ["2020-01-03"]}
     seconds = scalar.fit(np.array([1.7e9, 1.7e9 + 1, 1.7e9 + 2]), "int64")
-    assert of_number(said, "t", seconds, by)["t"].tolist() == [1_700_000_003]
+    assert of_number(prediction, "t", seconds, by)["t"].tolist() == [1_700_000_003]

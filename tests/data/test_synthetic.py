@@ -11,8 +11,8 @@ from monge import data
 
 @pytest.mark.parametrize("name", ["strokes", "sines", "shapes"])
 def test_rows_are_functions_of_their_own_number(name):
-    def rows(*words):
-        return data.open(name, *words).view().split("all").whole()
+    def rows(*settings):
+        return data.open(name, *settings).view().split("all").whole()
 
     few, more = rows("rows=40"), rows("rows=60")
     width = few.x.shape[1]

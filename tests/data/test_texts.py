@@ -210,7 +210,7 @@ def test_tables_stay_tables(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words", "sentence"),
+    ("content", "settings", "sentence"),
     [
         (b"abc\ndef \xe9t\xe9\n" * 9, (), "byte 0xe9 at offset 8"),
         (b"\n \n", ("tokens=chars",), "is empty"),
@@ -219,11 +219,11 @@ def test_tables_stay_tables(tmp_path: Path):
         (b"some words here " * 9, ("tokens=bpe", "vocabulary=100"), "vocabulary=100"),
     ],
 )
-def test_bad_text_is_refused(tmp_path: Path, content, words, sentence):
+def test_bad_text_is_refused(tmp_path: Path, content, settings, sentence):
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
     with pytest.raises(DataError, match=sentence):
-        data.open(path, *words)
+        data.open(path, *settings)
 
 
 def test_bad_pairs_are_refused(tmp_path: Path):

@@ -50,8 +50,8 @@ def test_the_entropy_of_the_checkerboard():
 
 @pytest.mark.parametrize("name", ["moons", "spirals", "pinwheel", *SPACING])
 def test_toys_are_seeded(name):
-    def rows(*words):
-        return data.open(name, *words).view().split("all").whole().x
+    def rows(*settings):
+        return data.open(name, *settings).view().split("all").whole().x
 
     assert rows().shape == (10_000, 2)
     assert rows().abs().max() < 7

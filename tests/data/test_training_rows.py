@@ -50,16 +50,16 @@ def test_a_rare_class_gives_all_it_has():
 
 
 @pytest.mark.parametrize(
-    ("words", "asked", "sentence"),
+    ("settings", "asked", "sentence"),
     [
-        (["labels=5"], {"target": "label"}, "labels=5 leaves some of the 10 classes"),
-        (["labels=50"], {}, "data.labels=50 needs one label that the run uses.*none"),
-        (["balance=true"], {}, "data.balance=true needs one label"),
+        (["labels=5"], {"target": "label"}, "labels=5 .* 10 classes"),
+        (["labels=50"], {}, "data.labels=50 .*none"),
+        (["balance=true"], {}, "data.balance=true .*none"),
     ],
 )
-def test_words_without_a_label_to_stand_on(words, asked, sentence):
+def test_words_without_a_label_to_stand_on(settings, asked, sentence):
     with pytest.raises(UsageError, match=sentence):
-        data.open("digits", *words).view(**asked).training()
+        data.open("digits", *settings).view(**asked).training()
 
 
 def test_balance_repeats_rows_until_classes_are_equal():
@@ -207,5 +207,5 @@ def test_numbered_folders_that_are_wrong_get_one_sentence(numbered):
     with pytest.raises(DataError, match=r"index_\w+.txt"):
         data.open(numbered, "split=1")
     np.savetxt(numbered / "index_target.txt", [2, 3])
-    with pytest.raises(DataError, match="names 2 columns; name one"):
+    with pytest.raises(DataError, match=r"index_target\.txt .* 2 columns"):
         data.open(numbered)

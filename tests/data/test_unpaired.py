@@ -48,8 +48,8 @@ def test_no_row_is_taken_twice_and_splits_are_those_of_each_side(name):
 
 
 def test_the_order_is_random_and_depends_on_the_seed(name):
-    def rows(*words):
-        return data.open(name, *words).view(target="target").split("train").whole()
+    def rows(*settings):
+        return data.open(name, *settings).view(target="target").split("train").whole()
 
     first, again, other = rows(), rows(), rows("seed=1")
     assert torch.equal(first.x, again.x)

@@ -35,12 +35,12 @@ def test_it_holds_whatever_is_drawn(identity):
 
 
 def test_there_is_one_for_each_of_the_section():
-    told = {
+    listed = {
         each.listing.id
         for each in identities()
         if each.listing.group in ("adversarial", "critics")
     }
-    assert told == {"X72", *(f"X{number}" for number in range(82, 91))}
+    assert listed == {"X72", *(f"X{number}" for number in range(82, 91))}
 
 
 def test_a_loss_without_its_half_fails(monkeypatch):

@@ -51,7 +51,7 @@ def test_wrong_slopes_fail(monkeypatch):
 
 def test_probes_of_another_variance_fail(monkeypatch):
     right = continuous_flow.sample_probes
-    monkeypatch.setattr(continuous, "sample_probes", lambda *words: 1.1 * right(*words))
+    monkeypatch.setattr(continuous, "sample_probes", lambda *args: 1.1 * right(*args))
     assert fails("x79_hutchinson_is_unbiased")
 
 

@@ -37,8 +37,8 @@ def test_what_is_denoised_is_the_mean_of_what_it_comes_from():
 def test_ddim_that_forgets_what_noise_replaces_fails_x106(monkeypatch):
     right = _samplers.ddim
 
-    def louder(told, noising, s, t, eta, noise):
-        return right(told, noising, s, t, eta, None if noise is None else 1.1 * noise)
+    def louder(prediction, noising, s, t, eta, noise):
+        return right(prediction, noising, s, t, eta, None if noise is None else 1.1 * noise)
 
     monkeypatch.setattr(sampling, "ddim", louder)
     assert not diffusion_sampling.x106_ddim_keeps_the_marginals().passed

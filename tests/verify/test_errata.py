@@ -49,13 +49,13 @@ def control(wrong, right, tolerance):
     return replace(CONTROLS[0], call=lambda: Control(wrong, right, tolerance))
 
 
-def told(capsys, *words):
-    code = attempt(["verify", *words, "--json"])
+def run_json(capsys, *args):
+    code = attempt(["verify", *args, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
 def test_the_verb_shows_where_it_is_from_and_what_is_wrong(capsys):
-    code, value = told(capsys, "R36", "x4")
+    code, value = run_json(capsys, "R36", "x4")
     assert code == 0
     assert {row["id"]: row["source"] for row in value["rows"]} == {
         each.id: each.source for each in listed() if each.id in {"X4", "R36"}
@@ -63,7 +63,7 @@ def test_the_verb_shows_where_it_is_from_and_what_is_wrong(capsys):
     assert {row["id"]: row["wrong"] is None for row in value["rows"]} == {"X4": True, "R36": False}
     assert attempt(["verify", "R36"]) == 0
     assert "1.99" in capsys.readouterr().out
-    code, value = told(capsys, "R75")
+    code, value = run_json(capsys, "R75")
     assert [row["skipped"] for row in value["rows"]] == [PROSE["R75"][2]]
     assert attempt(["verify", "R75"]) == 0
     assert "np.ones((N, 1))" in capsys.readouterr().out

@@ -67,8 +67,8 @@ def test_a_cost_without_its_debiasing_fails_x73(monkeypatch):
 
 
 def test_a_plan_of_another_entropy_fails_x66_and_x68(monkeypatch):
-    def warmer(*args, epsilon, **words):
-        return sinkhorn(*args, epsilon=1.01 * epsilon, **words)
+    def warmer(*args, epsilon, **options):
+        return sinkhorn(*args, epsilon=1.01 * epsilon, **options)
 
     monkeypatch.setattr(transport, "sinkhorn", warmer)
     assert fails("x66_scalings_are_projections")

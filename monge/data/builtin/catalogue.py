@@ -50,13 +50,13 @@ def locate(text: str) -> tuple[str | Path, list[str]]:
     built_in = dict(names())
     pieces = text.split("+")
     for most in range(len(pieces), 0, -1):  # a path may contain a plus
-        base, words = "+".join(pieces[:most]), pieces[most:]
+        base, transforms = "+".join(pieces[:most]), pieces[most:]
         if base in built_in:
-            return base, words
+            return base, transforms
         for folder in (Path(), *search_path()):
             for path in (folder / base, folder / f"{base}.gz"):  # or compressed
                 if base and os.path.exists(path):  # false if the name is too long
-                    return path, words
+                    return path, transforms
     raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
 
 

@@ -25,12 +25,12 @@ TURN = 2 * math.pi
 
 @dataclass(frozen=True)
 class Toy:
-    draw: Callable[[Tensor], Tensor]  # uniforms (N, 4) -> points (N, 2), float64
+    sample: Callable[[Tensor], Tensor]  # uniforms (N, 4) -> points (N, 2), float64
     density: Density | None = None  # points (..., 2) -> log p (...)
 
     def raw(self, name: str, options: Options) -> RawData:
         n = options.rows or ROWS
-        points = self.draw(keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, name)))
+        points = self.sample(keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, name)))
         return RawData(
             name,
             {"x": points.float().numpy()},
@@ -43,20 +43,20 @@ class Toy:
 def moons() -> Toy:
     """Two half circles, one inside the other's arms"""
 
-    def draw(u: Tensor) -> Tensor:
+    def sample(u: Tensor) -> Tensor:
         angle, lower = math.pi * u[:, 0], u[:, 1] < 0.5
         upper = torch.stack([angle.cos(), angle.sin()], 1)
         points = torch.where(lower[:, None], torch.tensor([1.0, 0.5]) - upper, upper)
         return points + _noise(u, 0.1)
 
-    return Toy(draw)
+    return Toy(sample)
 
 
 def rings() -> Toy:
     """Four concentric rings; the density is known"""
     radii, spread = torch.tensor([0.75, 1.5, 2.25, 3.0]).double(), 0.08
 
-    def draw(u: Tensor) -> Tensor:
+    def sample(u: Tensor) -> Tensor:
         radius = radii[_choice(u[:, 0], 4)] + _noise(u, spread)[:, 0]
         angle = TURN * u[:, 1]
         return radius[:, None] * torch.stack([angle.cos(), angle.sin()], 1)
@@ -68,13 +68,13 @@ def rings() -> Toy:
         log = -((signed / spread) ** 2) / 2 - math.log(spread * math.sqrt(TURN) * len(radii))
         return log.flatten(-2).logsumexp(-1) - (TURN * radius[..., 0]).log()
 
-    return Toy(draw, density)
+    return Toy(sample, density)
 
 
 def checkerboard() -> Toy:
     """Uniform on the eight dark squares of a board; the density is known"""
 
-    def draw(u: Tensor) -> Tensor:
+    def sample(u: Tensor) -> Tensor:
         row, place = _choice(u[:, 0], 4), _choice(u[:, 1], 2)
         column = 2 * place + row % 2
         return 2 * torch.stack([column + u[:, 2], row + u[:, 3]], 1) - 4
@@ -84,7 +84,7 @@ def checkerboard() -> Toy:
         dark = (square.sum(-1) % 2 == 0) & ((square >= 0) & (square <= 3)).all(-1)
         return torch.where(dark, -math.log(32.0), -math.inf).to(x.dtype)
 
-    return Toy(draw, density)
+    return Toy(sample, density)
 
 
 def eight_gaussians() -> Toy:
@@ -106,34 +106,34 @@ def grid() -> Toy:
 def pinwheel() -> Toy:
     """Five arms, bent"""
 
-    def draw(u: Tensor) -> Tensor:
+    def sample(u: Tensor) -> Tensor:
         normal = _noise(u, 1.0)
         along, across = 1 + 0.3 * normal[:, 0], 0.05 * normal[:, 1]
         angle = TURN * _choice(u[:, 0], 5) / 5 + 0.25 * along.exp()
         cos, sin = angle.cos(), angle.sin()
         return 2 * torch.stack([cos * along - sin * across, sin * along + cos * across], 1)
 
-    return Toy(draw)
+    return Toy(sample)
 
 
 def spirals() -> Toy:
     """Two spirals, one half a turn behind the other"""
 
-    def draw(u: Tensor) -> Tensor:
+    def sample(u: Tensor) -> Tensor:
         angle = 1.5 * TURN * u[:, 0].sqrt()
         arm = angle[:, None] / 3 * torch.stack([-angle.cos(), angle.sin()], 1)
         return torch.where(u[:, 1:2] < 0.5, arm, -arm) + _noise(u, 0.1)
 
-    return Toy(draw)
+    return Toy(sample)
 
 
 def _mixture(centres: Tensor, spread: float) -> Toy:
     """Equal round Gaussians."""
 
-    def draw(u: Tensor) -> Tensor:
+    def sample(u: Tensor) -> Tensor:
         return centres[_choice(u[:, 0], len(centres))] + _noise(u, spread)
 
-    return Toy(draw, GaussianModes(centres, spread))
+    return Toy(sample, GaussianModes(centres, spread))
 
 
 def _circle(n: int, radius: float) -> Tensor:

@@ -19,7 +19,7 @@ DRAW = 1024
 
 
 class Array(Codec):
-    """Arrays of numbers. Levels and binary values are stored as bytes. With `drawn`, a byte is a
+    """Arrays of numbers. Levels and binary values are stored as bytes. With `sampled`, a byte is a
     probability: the value in a batch is 1 with probability value / (size - 1)."""
 
     tag = "codec/array"
@@ -33,7 +33,7 @@ class Array(Codec):
     """Shape of a row in the data, if not `shape`."""
     entries: tuple[str, ...] = ()
     """Names of the entries of a vector."""
-    drawn: bool = False
+    sampled: bool = False
     """Whether binary values are sampled when they are used."""
 
     @property
@@ -87,11 +87,11 @@ class Array(Codec):
             return Space(kind="columns", shape=self.shape, name=name, columns=columns, rows=len(x))
         found = statistics(x, groups)
         size = self.size if self.kind == "levels" else 0
-        if self.drawn:
+        if self.sampled:
             found.update(chances(tuple(mean / self.top for mean in found["mean"])))
         return Space(kind=self.kind, shape=self.shape, size=size, name=name, **found)
 
-    def draw(self, x: Tensor, rows: Tensor, fresh: bool) -> Tensor:
+    def sample_bits(self, x: Tensor, rows: Tensor, fresh: bool) -> Tensor:
         """Sample binary values of stored rows: by torch's generator if `fresh`, else as a function
         of the row numbers."""
         chance = x.float() / self.top

@@ -261,8 +261,8 @@ def look_up(values: np.ndarray, names: tuple[str, ...], at: Locator) -> np.ndarr
 
 def listed(names: Iterable[Any], most: int = 8) -> str:
     """Names for a message; only the first few if there are many."""
-    words = [str(name) for name in names]
-    return ", ".join(words[:most]) + (f", ... ({len(words)})" if len(words) > most else "")
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (f", ... ({len(texts)})" if len(texts) > most else "")
 
 
 def codes_of(x: np.ndarray) -> np.ndarray:

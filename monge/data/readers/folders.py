@@ -201,16 +201,16 @@ def read_numbered(folder: Path, options: Options) -> RawData:
     split = np.full(len(raw), -1)
     split[numbers(train, len(raw))] = SPLITS.index("train")
     split[numbers(test, len(raw))] = SPLITS.index("test")
-    kept = np.flatnonzero(split >= 0)
-    values = {key: column.iloc[kept].reset_index(drop=True) for key, column in values.items()}
+    rows = np.flatnonzero(split >= 0)
+    values = {key: column.iloc[rows].reset_index(drop=True) for key, column in values.items()}
     return replace(
         raw,
         name=name_of(folder),
         values=values,
         main=tuple(values),
         target=target[0],
-        split=split[kept],
-        places=raw.places.take(kept),
+        split=split[rows],
+        places=raw.places.take(rows),
         numbered=True,
     )
 

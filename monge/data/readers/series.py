@@ -40,7 +40,7 @@ def is_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
         return any(isinstance(field.codec, Window) for field in schema.fields)
     if options.time == NONE:
         return False
-    if any(getattr(options, word) != getattr(Options, word) for word in SETTINGS):
+    if any(getattr(options, name) != getattr(Options, name) for name in SETTINGS):
         return True
     return raw.table and raw.split is None and found(raw) is not None and not singly(raw, options)
 

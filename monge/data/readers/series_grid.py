@@ -85,9 +85,9 @@ def ordered(
             + f"; {REMEDY}"
         )
     if len(same):
-        kept = np.append(gaps != zero, True)
+        last = np.append(gaps != zero, True)
         notes += (f"{len(same)} rows whose time of {name} occurs again were left out",)
-        times, values = times[kept], values[kept]
+        times, values = times[last], values[last]
     return times, values, notes
 
 

@@ -26,15 +26,15 @@ ELEMENTS_AT_ONCE = 2**22
 
 def binarise(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
     """Each value 1 with probability value / top: sampled afresh in training, fixed elsewhere"""
-    return replace(codec, kind="binary", drawn=True), x
+    return replace(codec, kind="binary", sampled=True), x
 
 
 def binarise_fixed(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
     """Each value 1 with probability value / top, sampled once for each row"""
     rows = torch.arange(len(x))
     pieces = zip(x.split(_size(codec)), rows.split(_size(codec)), strict=True)
-    drawn = torch.cat([codec.draw(part, row, False).byte() for part, row in pieces])
-    return replace(codec, kind="binary", size=0), drawn
+    bits = torch.cat([codec.sample_bits(part, row, False).byte() for part, row in pieces])
+    return replace(codec, kind="binary", size=0), bits
 
 
 def threshold(codec: Array, x: Tensor) -> tuple[Array, Tensor]:

@@ -27,12 +27,12 @@ def edges(codec: Array, x: Tensor) -> tuple[Side, Side]:
     kernel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])  # Sobel
     both = torch.stack([kernel, kernel.T])[:, None]  # (2, 1, 3, 3)
 
-    def drawn(part: Tensor) -> Tensor:
+    def edges_of(part: Tensor) -> Tensor:
         slope = F.conv2d(F.pad(part.float(), (1, 1, 1, 1), mode="replicate"), both).norm(dim=1)
         steep = slope > 1.5 * codec.top  # the largest possible value is 4 top
         return (steep * codec.top).to(x.dtype)[:, None]
 
-    lines = torch.cat([drawn(part) for part in light.split(IMAGES_AT_ONCE)])
+    lines = torch.cat([edges_of(part) for part in light.split(IMAGES_AT_ONCE)])
     return (outline, lines), (codec, x)
 
 

@@ -38,7 +38,7 @@ def parted(
     makers = [place for place, change in enumerate(changes) if change.pairs]
     if len(makers) > 1:
         raise UsageError(
-            f"+{changes[makers[1]].word} after +{changes[makers[0]].word}: pairs can "
+            f"+{changes[makers[1]].text} after +{changes[makers[0]].text}: pairs can "
             "be made only once; remove one of them"
         )
     if not makers:
@@ -57,7 +57,7 @@ def make(
     codec, rows = pictures.fields[own].codec, pictures.tensors[own]
     if not parse.fits(maker, codec):
         raise DataError(
-            f"+{maker.word} needs {parse.needs(maker)}, which {pictures.name} does "
+            f"+{maker.text} needs {parse.needs(maker)}, which {pictures.name} does "
             "not hold at that point; remove it, or write it earlier"
         )
     sides = dict(zip(SIDES, maker.apart(codec, rows), strict=True))
@@ -65,13 +65,15 @@ def make(
     tensors: dict[str, PackedTensor] = {name: side[1] for name, side in sides.items()}
     for change in after:
         parse.apply(change, codecs, tensors, pictures.name)
-    title = "+".join([pictures.name, maker.word, *(change.word for change in after)])
+    title = "+".join([pictures.name, maker.text, *(change.text for change in after)])
     if stored is None:
         schema = fit_schema(title, codecs, tensors, pictures.splits["train"])
     else:
-        kept, _ = read_schema(stored)
-        tensors = {field.name: read_as(kept, field, codecs, tensors) for field in kept.fields}
-        schema = with_missing_marks(kept, title, tensors)
+        run_schema, _ = read_schema(stored)
+        tensors = {
+            field.name: read_as(run_schema, field, codecs, tensors) for field in run_schema.fields
+        }
+        schema = with_missing_marks(run_schema, title, tensors)
     return Dataset(
         schema,
         tensors,
@@ -123,7 +125,7 @@ def sides(text: str) -> tuple[str, str] | None:
 def pair(first: Dataset, second: Dataset) -> Dataset:
     """The main fields of two datasets as one dataset."""
     both = (first, second)
-    rows = {split: draw(split, both) for split in SPLITS}
+    rows = {split: shuffled_rows(split, both) for split in SPLITS}
     ends = torch.tensor([0, *(len(index) for index, _ in rows.values())]).cumsum(0).tolist()
     splits = {split: torch.arange(*ends[place : place + 2]) for place, split in enumerate(SPLITS)}
     tensors, fields = {}, []
@@ -158,7 +160,7 @@ def main(source: Dataset) -> str:
     return source.main[0]
 
 
-def draw(split: str, both: Sequence[Dataset]) -> list[Tensor]:
+def shuffled_rows(split: str, both: Sequence[Dataset]) -> list[Tensor]:
     """Row numbers of a split for both sides, as many as the shorter has, in random order."""
     size = min(len(side.splits[split]) for side in both)
     return [

@@ -28,7 +28,7 @@ MODULES = {"ops": ops, "pair_ops": pair_ops}
 class Change:
     """A transform such as resize64: a function and its argument."""
 
-    word: str
+    text: str
     module: str
     function: str
     numbers: tuple[int, ...]
@@ -58,24 +58,24 @@ class Change:
 
 
 def find(transforms: Sequence[str]) -> list[Change]:
-    return [change(word) for word in transforms]
+    return [change(text) for text in transforms]
 
 
-def change(word: str) -> Change:
+def change(text: str) -> Change:
     known = {
         name.replace("_", "-"): module
         for module in MODULES
         for name, _ in listing(f"transforms/{module}")
     }
-    parts = re.fullmatch(r"(.*?)(\d*)", word)
-    name, digits = (parts[1], parts[2]) if parts else (word, "")
+    parts = re.fullmatch(r"(.*?)(\d*)", text)
+    name, digits = (parts[1], parts[2]) if parts else (text, "")
     if name not in known:
-        raise UsageError(f"there is no transform +{word}{nearest(name, known)}")
-    found = Change(word, known[name], name.replace("-", "_"), ())
+        raise UsageError(f"there is no transform +{text}{nearest(name, known)}")
+    found = Change(text, known[name], name.replace("-", "_"), ())
     takes = len(inspect.signature(found.call).parameters) - 2
     numbers = (int(digits),) if digits else ()
     if len(numbers) != takes or 0 in numbers:
-        raise UsageError(f"+{word} must be written +{name}{'64' * takes}")
+        raise UsageError(f"+{text} must be written +{name}{'64' * takes}")
     return replace(found, numbers=numbers)
 
 
@@ -93,7 +93,7 @@ def apply(
     fitting = [field for field, codec in codecs.items() if fits(change, codec)]
     if not fitting:
         raise DataError(
-            f"+{change.word} needs {needs(change)}, which {name} does not hold at "
+            f"+{change.text} needs {needs(change)}, which {name} does not hold at "
             "that point; remove it, or write it earlier"
         )
     for field in fitting:

@@ -40,14 +40,14 @@ class EntropicMap(UnpairedMap):
         """Rows of each side that the plan is solved between."""
 
     config: Config
-    kept: Tensor  # (M, D): the anchors among the targets, in the units of the data
+    target_anchors: Tensor  # (M, D): the anchors among the targets, in the units of the data
     potential: Tensor  # (M,)
     width: Tensor  # epsilon
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         count = min(config.anchors, space.rows or config.anchors)
-        self.register_buffer("kept", torch.zeros(count, space.dims))
+        self.register_buffer("target_anchors", torch.zeros(count, space.dims))
         self.register_buffer("potential", torch.zeros(count))
         self.register_buffer("width", torch.ones(()))
 
@@ -57,7 +57,9 @@ class EntropicMap(UnpairedMap):
     @torch.no_grad()
     def plan(self, batch: Batch) -> Losses:
         """Solve the plan between evenly spaced rows of each side."""
-        rows = torch.linspace(0, len(batch) - 1, len(self.kept), device=batch.x.device).long()
+        rows = torch.linspace(
+            0, len(batch) - 1, len(self.target_anchors), device=batch.x.device
+        ).long()
         batch = batch[rows]
         found = sinkhorn(
             self.sources(batch.given, len(batch)),
@@ -66,7 +68,7 @@ class EntropicMap(UnpairedMap):
             relative=True,
             tolerance=TOLERANCE,
         )
-        self.kept.copy_(batch.x.flatten(1))
+        self.target_anchors.copy_(batch.x.flatten(1))
         self.potential.copy_(found.g)
         self.width.fill_(found.epsilon)
         return {"cost": found.cost}
@@ -74,12 +76,12 @@ class EntropicMap(UnpairedMap):
     def loss(self, batch: Batch) -> Losses:
         """E[c(x, y) | x] under p(y | x): the transport cost of the sources of a batch."""
         x = self.sources(batch.given, len(batch))
-        cost = squared(x, self.targets(self.kept))  # (B, M)
+        cost = squared(x, self.targets(self.target_anchors))  # (B, M)
         return {"cost": (self.weights(x) * cost).sum(1)}
 
     def weights(self, x: Tensor) -> Tensor:
         """p(y_j | x), (B, M)."""
-        cost = squared(x, self.targets(self.kept))
+        cost = squared(x, self.targets(self.target_anchors))
         return ((self.potential - cost) / self.width).softmax(1)
 
     @torch.no_grad()
@@ -93,12 +95,14 @@ class EntropicMap(UnpairedMap):
         """y_j ~ p(y_j | x), one of the anchors."""
         weights = self.weights(self.sources(given or {}, n))  # (n, M)
         chosen = torch.multinomial(weights, 1, generator=generator)[:, 0]
-        return self.kept[chosen].reshape(n, *self.space.shape)
+        return self.target_anchors[chosen].reshape(n, *self.space.shape)
 
     @torch.no_grad()
     def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         n = len(next(iter(given.values())))
-        return (self.weights(self.sources(given, n)) @ self.kept).reshape(n, *self.space.shape)
+        return (self.weights(self.sources(given, n)) @ self.target_anchors).reshape(
+            n, *self.space.shape
+        )
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

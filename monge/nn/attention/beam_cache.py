@@ -32,7 +32,9 @@ class BeamTree(State):
         self.trunk, self.beams, self.alone = trunk, beams, trunk.steps
         self.enter, self.angles = trunk.enter, trunk.angles
         self.steps, self.max_steps = trunk.steps, trunk.max_steps
-        self.count = self.kept = self.alone  # keys of a row, now and after the last pruning
+        self.count = self.count_after_pruning = (
+            self.alone
+        )  # keys of a row, now and after the last pruning
         n, heads, size, _ = trunk.k.shape
         room = self.alone + beams * (self.max_steps - self.alone)
         self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
@@ -80,21 +82,22 @@ class BeamTree(State):
         if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
             self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
         if (
-            self.trunk.bias is None and self.count - self.kept >= PRUNE_EVERY * beams
+            self.trunk.bias is None
+            and self.count - self.count_after_pruning >= PRUNE_EVERY * beams
         ):  # with a bias the positions matter
             self.prune()
 
     def prune(self) -> None:
         """Drop keys on no path; the others keep their order."""
         live = (self.path[..., : self.count] == 0).any(1)  # (n, keys)
-        self.kept = most = int(live.sum(1).max())
+        self.count_after_pruning = most = int(live.sum(1).max())
         slots = live.long().argsort(dim=1, descending=True, stable=True)[:, :most]
         n, heads, room, size = self.k.shape
         base = torch.arange(n * heads, device=slots.device).reshape(n, heads, 1) * room
         places = (base + slots[:, None]).flatten()
-        for kept in (self.k, self.v):
-            found = kept.view(-1, size).index_select(0, places)
-            kept[:, :, :most] = found.view(n, heads, most, size)
+        for cache in (self.k, self.v):
+            found = cache.view(-1, size).index_select(0, places)
+            cache[:, :, :most] = found.view(n, heads, most, size)
         self.path[..., :most] = self.path.gather(2, slots[:, None].expand(-1, self.beams, -1))
         self.count = most
 

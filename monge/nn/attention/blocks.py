@@ -106,7 +106,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         width, heads = config.width, config.heads
-        self.look = (
+        self.attention = (
             LinearAttention(width, heads)
             if config.attention == "linear"
             else SelfAttention(width, heads, config.positions, config.dropout)
@@ -115,7 +115,7 @@ class EncoderBlock(nn.Module):
         self.first, self.last = NormedResidual(config), NormedResidual(config)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
-        x = self.first(x, lambda h: self.look(h, length))
+        x = self.first(x, lambda h: self.attention(h, length))
         return self.last(x, self.think)
 
 
@@ -124,7 +124,7 @@ class TransformerBlockState(State):
     """The past of a block's attention, and the memory it attends to."""
 
     past: Any  # the state of its attention
-    look: Callable[..., Tensor]  # the outputs of its heads at a step
+    attention: Callable[..., Tensor]  # the outputs of its heads at a step
     memory: CrossAttentionState | None
     leave: ResidualStep  # the output map of attention; it and the maps below are prepared
     think: ResidualStep
@@ -148,7 +148,7 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         width, heads = config.width, config.heads
         self.inputs = self.outputs = width
         self.pre = config.norm == "pre"
-        self.look: CausalLinearAttention | CausalAttention = (
+        self.attention: CausalLinearAttention | CausalAttention = (
             CausalLinearAttention(width, heads)
             if config.attention == "linear"
             else CausalAttention(width, heads, config.positions, config.dropout)
@@ -159,12 +159,12 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         self.middle = NormedResidual(config) if memory else None
 
     def forward(self, x: Tensor, memory: CrossAttentionMemory | None = None) -> Tensor:
-        x = self.first(x, self.look)
+        x = self.first(x, self.attention)
         return self.last(self.cross_attend(x, memory), self.think)
 
     def weights(self, x: Tensor, memory: CrossAttentionMemory) -> Tensor:
         """Attention weights of each step over the memory's, (B, heads, T, S)."""
-        h = self.first(x, self.look)
+        h = self.first(x, self.attention)
         ask, middle = cast(CrossAttention, self.ask), cast(NormedResidual, self.middle)
         return ask.weights(middle.norm(h) if self.pre else h, memory)
 
@@ -178,10 +178,10 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         self, n: int, max_steps: int, memory: CrossAttentionMemory | None = None
     ) -> TransformerBlockState:
         state = TransformerBlockState(
-            self.look.start(n, max_steps),
-            self.look.find,
+            self.attention.start(n, max_steps),
+            self.attention.find,
             None,
-            prepare_residual(self.look.leave),
+            prepare_residual(self.attention.leave),
             self.think.ready(),
             prepare(self.first.norm),
             prepare(self.last.norm),
@@ -193,7 +193,7 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         )
 
     def step(self, state: TransformerBlockState, x: Tensor) -> Tensor:
-        found = state.look(state.past, state.first(x) if self.pre else x)  # (n, width)
+        found = state.attention(state.past, state.first(x) if self.pre else x)  # (n, width)
         x = state.leave(x, found)
         x = x if self.pre else state.first(x)
         if state.memory and state.middle:

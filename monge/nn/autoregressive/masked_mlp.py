@@ -102,8 +102,8 @@ class MaskedLinear(nn.Linear):
         super().__init__(inputs.shape[1], outputs.shape[1], bias)
         self.register_buffer("degrees_in", inputs, persistent=False)
         self.register_buffer("degrees_out", outputs - int(strict), persistent=False)
-        kept = len(inputs) * self.weight.numel() <= MAX_STORED_MASK_ENTRIES
-        masks = torch.stack([self.mask(k) for k in range(len(inputs))]) if kept else None
+        store_masks = len(inputs) * self.weight.numel() <= MAX_STORED_MASK_ENTRIES
+        masks = torch.stack([self.mask(k) for k in range(len(inputs))]) if store_masks else None
         self.register_buffer("masks", masks, persistent=False)
         self.stairs = [
             stairs(*degrees) for degrees in zip(self.degrees_in, self.degrees_out, strict=True)

@@ -87,8 +87,8 @@ def masked_conv(
     mask = torch.ones(len(outputs), len(inputs), above + 1, left + 1 + right)
     mask[:, :, -1, left] = (outputs[:, None] - int(strict) >= inputs).to(mask.dtype)
     mask[:, :, -1, left + 1 :] = 0.0
-    kept = None if bool(mask.all()) else mask
-    return WindowConv2d(len(inputs), len(outputs), above, left, right, kept, bias)
+    entry_mask = None if bool(mask.all()) else mask
+    return WindowConv2d(len(inputs), len(outputs), above, left, right, entry_mask, bias)
 
 
 class RasterNet(Configured, nn.Module, abc.ABC):

@@ -26,10 +26,10 @@ class MultiScale(Bijection):
     def __init__(self, levels: Sequence[Bijection], shapes: Sequence[ImageShape]) -> None:
         super().__init__()
         self.levels, self.shapes = nn.ModuleList(levels), tuple(shapes)
-        self.kept = [shape[0] - shape[0] // 2 for shape in shapes[:-1]] + [0]
+        self.continuing = [shape[0] - shape[0] // 2 for shape in shapes[:-1]] + [0]
         self.sizes = [
             (shape[0] - kept) * math.prod(shape[1:])
-            for shape, kept in zip(shapes, self.kept, strict=True)
+            for shape, kept in zip(shapes, self.continuing, strict=True)
         ]
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
@@ -45,17 +45,17 @@ class MultiScale(Bijection):
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         log_det, codes = zero_log_det(x), []
-        for level, kept in zip(self.each(), self.kept, strict=True):
+        for level, continuing in zip(self.each(), self.continuing, strict=True):
             h, more = level.inverse(x, context)
             log_det = log_det + more
-            x, code = h[:, :kept], h[:, kept:]
+            x, code = h[:, :continuing], h[:, continuing:]
             codes.append(code.flatten(1))
         return torch.cat(codes[::-1], 1), log_det
 
     def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
-        for level, kept in zip(self.each(), self.kept, strict=True):
+        for level, continuing in zip(self.each(), self.continuing, strict=True):
             level.initialise_from_data(x, context)
-            x = level.inverse(x, context)[0][:, :kept]
+            x = level.inverse(x, context)[0][:, :continuing]
 
     def each(self) -> list[Bijection]:
         return [cast(Bijection, level) for level in self.levels]

@@ -30,7 +30,7 @@ class Kernel(abc.ABC):
 
     def __init__(self, shape: torch.Size, room: int = MAX_STORED_ENTRIES) -> None:
         self.shape = shape  # (*S, n, m)
-        self.kept = shape.numel() <= room
+        self.is_stored = shape.numel() <= room
         size = max(1, BLOCK_ENTRIES * shape[-2] // max(shape.numel(), 1))
         self.rows = [slice(i, min(i + size, shape[-2])) for i in range(0, shape[-2], size)]
         self.whole: Tensor | None = None
@@ -64,7 +64,7 @@ class Kernel(abc.ABC):
     def set(self, f: Tensor, g: Tensor, epsilon: float) -> None:
         """Set the potentials of the kernel, and compute its blocks if they are stored."""
         self.take(f, g, epsilon)
-        if self.kept:
+        if self.is_stored:
             if self.whole is None:
                 self.whole = f.new_empty(self.shape)
             for rows in self.rows:
