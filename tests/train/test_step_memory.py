@@ -35,6 +35,10 @@ def build(name):
     return model, small_data.Rows(batch), model_class.defaults(space).train
 
 
+PACKED = {"sequence.seq2seq"}
+"""Models that pack rows of several lengths, for which torch knows no shapes."""
+
+
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
 def test_the_memory_of_every_model_is_known_without_running_it(name):
     model, rows, train_config = build(name)
@@ -46,7 +50,7 @@ def test_the_memory_of_every_model_is_known_without_running_it(name):
         for n in (64, 256)
     )
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    assert not small.is_lower_bound
+    assert small.is_lower_bound == (name in PACKED)
     assert small.memory >= max(2 * weights, 1)
     assert large.memory > small.memory
     assert torch.equal(torch.get_rng_state(), state)
