@@ -32,6 +32,7 @@ DATASETS: list[tuple[str, dict[str, str]]] = [
     ("digits", {"given": "label"}),
     ("digits", {"target": "label"}),
     ("digits+edges", {}),
+    ("digits+low2", {}),
     ("sentences.tsv", {"target": "target"}),
 ]
 """Datasets and the field that a model of them is conditioned on, or predicts."""
