@@ -56,6 +56,8 @@ BYTES_PER_WEIGHT = 4 * 24
 """At most: float32 weights, gradients, EMA and the largest optimiser state, that of L-BFGS."""
 LBFGS_HISTORY = 10
 """Pairs of vectors in the state of L-BFGS."""
+
+
 class LongTraceError(Exception):
     """A step has more operations than are traced."""
 
@@ -259,10 +261,10 @@ class KnownValues(TorchDispatchMode):
             return replace(
                 shaped,
                 given={name: part(given) for name, given in each.given.items()},
-                observed=None if each.observed is None else torch.ones_like(shaped.observed),
+                observed=None if shaped.observed is None else torch.ones_like(shaped.observed),
                 length=(
                     None
-                    if each.length is None
+                    if shaped.length is None
                     else torch.full_like(shaped.length, each.x.shape[1])
                 ),
             )
