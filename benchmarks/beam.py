@@ -79,8 +79,8 @@ def copy(there: Any, model: Transformer) -> None:
 def own(block: Any, other: Any) -> None:
     """Self-attention and position-wise network of a block."""
     look = other.self_attn
-    joined(block.look.enter, look.q_proj, look.k_proj, look.v_proj)
-    joined(block.look.leave, look.out_proj)
+    joined(block.attention.enter, look.q_proj, look.k_proj, look.v_proj)
+    joined(block.attention.leave, look.out_proj)
     joined(block.think.enter, other.fc1)
     joined(block.think.leave, other.fc2)
     block.first.norm.load_state_dict(other.self_attn_layer_norm.state_dict())

@@ -83,8 +83,8 @@ def copy(there: Any, model: GPT) -> None:
     stack.entrance.places.weight.copy_(trunk.wpe.weight[: len(stack.entrance.places.weight)])
     for block, other in zip(stack.each, trunk.h, strict=True):
         pairs = (
-            (block.look.enter, other.attn.c_attn),
-            (block.look.leave, other.attn.c_proj),
+            (block.attention.enter, other.attn.c_attn),
+            (block.attention.leave, other.attn.c_proj),
             (block.think.enter, other.mlp.c_fc),
             (block.think.leave, other.mlp.c_proj),
         )

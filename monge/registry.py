@@ -102,6 +102,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
 def classes(path: Path) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in tree(path).body if isinstance(node, ast.ClassDef)}
 
@@ -124,9 +125,10 @@ def lineage(name: str, path: Path) -> Lineage:
     return line
 
 
+@cache
 def imports(path: Path) -> dict[str, Path]:
     """The names a file imports from Monge's own files, with the file of each."""
-    found = {}
+    found: dict[str, Path] = {}
     for node in tree(path).body:
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -134,9 +136,8 @@ def imports(path: Path) -> dict[str, Path]:
             base = path.parents[node.level - 1] if node.level else PACKAGE.parent
             where = base.joinpath(*(node.module or "").split("."))
             file = where.with_suffix(".py")
-            for alias in node.names:
-                if file.is_file():
-                    found[alias.asname or alias.name] = file
+            if file.is_file():
+                found |= {alias.asname or alias.name: file for alias in node.names}
     return found
 
 

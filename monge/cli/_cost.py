@@ -22,10 +22,9 @@ def describe_cost_dict(saved: dict[str, Any], budget: str) -> str:
 def describe_cost(cost: Cost, budget: str) -> str:
     """Parameters, memory and, if steps were timed, time per epoch and what the budget allows."""
     described = (
-        f"{cost.parameters} parameters, {size(cost.weights)} for weights and optimiser state"
+        f"{cost.parameters} parameters, {size(cost.weights)} for weights and optimiser state "
+        f"({'at least ' * cost.is_lower_bound}{size(cost.memory)} with a step)"
     )
-    if cost.memory is not None:
-        described += f" ({size(cost.memory)} with a step)"
     if cost.seconds_per_step is None or cost.epoch is None:
         return described
     return (
@@ -46,7 +45,8 @@ def describe_budget(cost: Cost, budget: str, seconds_per_step: float) -> str:
         return f"its {steps} {noun} about {duration(steps * seconds_per_step)}"
     if math.isfinite(limit.seconds):
         epochs = steps / cost.epoch_steps
-        return f"budget {budget} is about {epochs:.3g} epochs ({steps:.0f} steps)"
+        noun = "step" if round(steps) == 1 else "steps"
+        return f"budget {budget} is about {epochs:.3g} epochs ({steps:.0f} {noun})"
     return f"budget {budget} takes about {duration(steps * seconds_per_step)}"
 
 

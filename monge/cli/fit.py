@@ -128,7 +128,8 @@ def command(
         }
         if dry_run:
             with tempfile.TemporaryDirectory() as scratch:
-                trial = runs.start(model, data, *settings, **options, out=Path(scratch) / "run")
+                out = Path(scratch) / "run"
+                trial = runs.start(model, data, *settings, **options, out=out, budget=budget)
                 print_cost(console, trial, budget)
             return
         run = runs.start(model, data, *settings, **options, out=out, budget=budget)
@@ -144,7 +145,6 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
     from ..train.budget import Budget
 
     cost = run.estimate_cost(timed=True)
-    cost.admit(budget)
     steps = cost.steps(Budget.read(budget))
     result = cost.to_dict() | {
         "budget": budget,
@@ -250,6 +250,8 @@ def report(console: Console, run: Run) -> None:
     for finding in findings:
         console.note(sentence(finding))
     steps = f"{result['step']} step{'s' * (result['step'] != 1)}"
+    if (epochs := max((entry["epoch"] for entry in run.log), default=1.0)) < 1:
+        steps += f", {epochs:.2g} of an epoch,"
     console.note(
         f"stopped after {steps} and {result['seconds']:.1f} s: "
         f"{STOP_REASONS.get(result['stopped'], result['stopped'])}"

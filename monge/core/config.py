@@ -35,6 +35,11 @@ USER_MODULE = "monge_user_"
 """The beginning of the module names of users' own files."""
 TAG = re.compile(r'^ {4,}tag = "([a-z0-9_]+/[a-z0-9_.]+)"$', re.MULTILINE)
 
+MAX_INT = 2**63 - 1
+"""Largest whole number of a setting, which is the largest that a tensor holds."""
+MAX_LAYERS = 10_000
+"""Largest number of layers of one kind, which are built one by one."""
+
 defined: dict[str, Any] = {}
 """The class of each tag, of the modules imported so far."""
 
@@ -280,6 +285,8 @@ def check(name: str, kind: Any, value: Any) -> Any:
         return float(value)
     if type(value) is not kind:
         raise UsageError(f"{name}={shown(value)} must be {spell(kind)}")
+    if kind is int and abs(value) > MAX_INT:
+        raise UsageError(f"{name}={value:.4g} must be at most {MAX_INT:.4g} in size")
     return value
 
 

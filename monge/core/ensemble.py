@@ -42,8 +42,8 @@ from .abilities import (
     LikelihoodKind,
 )
 from .batch import Batch, as_batch, broadcast_conditions
+from .config import MAX_LAYERS, Range
 from .config import Config as BaseConfig
-from .config import Range
 from .errors import DataError, UsageError
 from .marginals import Marginals, MixedMarginals
 from .model import Defaults, Losses, Model, Update
@@ -62,7 +62,7 @@ class Ensemble(Model):
         tag = "model/ensemble"
         member: BaseConfig
         """The configuration of every member."""
-        members: Annotated[int, Range(1)] = 5
+        members: Annotated[int, Range(1, MAX_LAYERS)] = 5
         """Number of members."""
         bag: bool = False
         """Whether each member is trained on its own bootstrap of the training rows (bagging)."""

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
-from ..core.config import Configured, Range
 from .causal_conv import CausalConv, ConvRings
 from .layers.dropout import Dropout
 from .stepwise import State, WindowedStepwise
@@ -91,9 +91,9 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
         tag = "dilated/"
         width: Annotated[int, Range(1)] = 32
         """Channels of each layer."""
-        layers: Annotated[int, Range(1)] = 10
+        layers: Annotated[int, Range(1, MAX_LAYERS)] = 10
         """Layers of a cycle: their dilations are 1, 2, 4, ..."""
-        cycles: Annotated[int, Range(1)] = 1
+        cycles: Annotated[int, Range(1, MAX_LAYERS)] = 1
         """Number of cycles of dilations."""
         kernel: Annotated[int, Range(2)] = 2
         """Taps of each convolution."""

@@ -6,8 +6,8 @@ from typing import Annotated, cast
 
 from torch import Tensor, nn
 
+from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
-from ..core.config import Configured, Range
 from .layers.activation import Activation, activation
 from .layers.dropout import Dropout
 
@@ -25,7 +25,7 @@ class MLP(Configured, nn.Module):
         tag = "net/mlp"
         width: Annotated[int, Range(1)] = 128
         """Units of a hidden layer."""
-        depth: Annotated[int, Range(0)] = 2
+        depth: Annotated[int, Range(0, MAX_LAYERS)] = 2
         """Hidden layers; 0 is a linear map."""
         widths: tuple[int, ...] = ()
         """Units of each hidden layer, first to last, instead of `depth` times `width`."""

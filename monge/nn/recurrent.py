@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
-from ..core.config import Configured, Range
 from .attention.softmax import check_lengths
 from .layers.dropout import Dropout, drop_elements
 from .stepwise import State, Stepwise
@@ -52,7 +52,7 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         tag = "recurrent/"
         width: Annotated[int, Range(1)] = 128
         """Units of a hidden vector."""
-        depth: Annotated[int, Range(1)] = 1
+        depth: Annotated[int, Range(1, MAX_LAYERS)] = 1
         """Layers, each of which reads the hidden vectors of the one below."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Dropout rate between layers."""

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
-from ..core.config import Configured, Range
 from ..core.errors import UsageError
 from .layers.activation import Activation
 from .layers.init import initialise
@@ -87,7 +87,7 @@ class ResNetFeatures(Configured, nn.Module):
         tag = "net/resnet"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64, 128)
         """Channels of each level, first to last."""
-        blocks: Annotated[int, Range(1)] = 2
+        blocks: Annotated[int, Range(1, MAX_LAYERS)] = 2
         """Residual blocks per level."""
         stride: Annotated[int, Range(1)] = 1
         """Stride of the first convolution; 2 for large images."""

@@ -23,8 +23,8 @@ from typing import Annotated, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
-from ..core.config import Configured, Range
 from ..core.errors import UsageError
 from .attention.softmax import CrossAttention
 from .layers.activation import Activation, activation
@@ -64,9 +64,9 @@ class UNet(Configured, nn.Module):
         before."""
         patch: Annotated[int, Range(1)] = 1
         """Side of the squares of positions that the first level reads and writes as one."""
-        blocks: Annotated[int, Range(1)] = 2
+        blocks: Annotated[int, Range(1, MAX_LAYERS)] = 2
         """Residual blocks per level, on the way down and again on the way up."""
-        middle: Annotated[int, Range(0)] = 0
+        middle: Annotated[int, Range(0, MAX_LAYERS)] = 0
         """Additional residual blocks at the lowest level, where they are cheap."""
         attention: Annotated[int, Range(0)] = 1
         """Levels, counted from the lowest, where every position also reads all others."""

@@ -97,7 +97,7 @@ def start(
     }
     wanted = Path(out) if out else storage.default_path(setup.title)
     helpers = {field: storage.locate(part.run) for field, part in submodels(setup.config)}
-    network = build(setup.config, setup.view.space, seed, compute, helpers)
+    network = build(setup.config, setup.view.space, seed, compute, helpers, setup.train_config)
     # invalid settings are reported before there is a directory
     trainer = Trainer(
         network, setup.view.training(), setup.train_config, seed, precision, compute.compiled

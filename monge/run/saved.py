@@ -20,11 +20,13 @@ from ..core.rng import derive_seed
 from ..core.space import Space
 from ..core.train_config import TrainConfig
 from ..data import loading
+from ..data.content import available
 from ..data.dataset import Dataset, Split, View
 from ..registry import entries, find, is_named
 from ..train import checkpoint
 from ..train.device import ComputeConfig
 from ..train.log import Log
+from ..train.step_memory import check_model_memory
 from . import storage
 
 if TYPE_CHECKING:
@@ -48,14 +50,21 @@ def member(config: Config) -> Config:
 
 
 def build(
-    config: Config, space: Space, seed: int, compute: ComputeConfig, helpers: Mapping[str, Path]
+    config: Config,
+    space: Space,
+    seed: int,
+    compute: ComputeConfig,
+    helpers: Mapping[str, Path],
+    train_config: TrainConfig | None = None,
 ) -> Model:
     """A model with initial weights, which depend on the seed alone, and with its frozen
-    submodels."""
+    submodels; one that is built to be trained, with a `train_config`, must fit in memory."""
     device = compute.torch_device()
     parts = {field: SavedRun(where, compute).model for field, where in helpers.items()}
     for part in parts.values():
         part.requires_grad_(False)
+    if train_config is not None:
+        check_model_memory(config, space, parts, train_config, available())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "weights"))
         return config.build(space, *([parts] if parts else [])).to(device)

@@ -219,7 +219,7 @@ def record(since: Sequence[Progress]) -> dict[str, Any]:
         "step": now.step,
         "epoch": now.epoch,
         "seconds": now.seconds,
-        "rate": now.lr,
+        "lr": now.lr,
         "terms": terms,
         "norms": norms,
         "held_out": held,

@@ -54,22 +54,13 @@ class Budget:
         return cls(more=more, seconds=amount * SECONDS_PER_UNIT[unit])
 
     @staticmethod
-    def check(text: str, epoch_steps: int, seconds_per_step: float | None = None) -> None:
-        """Raise UsageError if the budget does not allow one step; a budget in seconds is only
-        checked if the time of a step is known."""
-        budget = Budget.read(text)
-        steps = budget.epochs * epoch_steps
-        if seconds_per_step is None:
-            if steps < 1:
-                raise UsageError(
-                    f"budget {text!r} is too small for one step of {epoch_steps} per epoch; "
-                    "give at least 1step"
-                )
-        elif min(steps, budget.seconds / seconds_per_step) < 1:
+    def check(text: str, epoch_steps: int) -> None:
+        """Raise UsageError if a budget in epochs is less than one step. A budget in seconds always
+        allows one: how long a step takes is not known before."""
+        if Budget.read(text).epochs * epoch_steps < 1:
             raise UsageError(
-                f"budget {text!r} is too small for one step, which takes about "
-                f"{seconds_per_step:.2g} s ({epoch_steps} steps per epoch); give at least "
-                f"{math.ceil(10 * seconds_per_step)}s"
+                f"budget {text!r} is too small for one step of {epoch_steps} per epoch; "
+                "give at least 1step"
             )
 
     def end(self, steps_per_epoch: int, step: int, seconds: float, limit: int) -> Budget:

@@ -1,8 +1,7 @@
 """The cost of a fit, estimated before it starts: parameters, memory and, on request, time.
 
-Parameters and memory come from shapes alone: the updates run on fake tensors, which have shapes
-but no values, so that nothing is computed. A model that branches on values cannot run on them; the
-memory of its steps is unknown unless steps are timed.
+Parameters and memory come from shapes alone (see `step_memory`); where the shapes of a step depend
+on its values, its memory is a lower bound unless steps are timed.
 
 Timed steps run on a model that is discarded afterwards. A step is a pure function of the seed, its
 number and the state before it, so they leave no trace in the fit. Updates that use the whole
@@ -12,28 +11,23 @@ or by a power law where the time grows faster than the rows.
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 import time
-import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..core.batch import Batch
 from ..core.model import Model, Update
-from ..core.train_config import OptimiserConfig, TrainConfig
+from ..core.train_config import TrainConfig
 from .batch_sampler import RowSource
 from .budget import Budget
 from .optimiser import steps_per_epoch, trainable_updates
+from .step_memory import MemoryGauge, StepMemory, bytes_of, state_slots, step_memory
 from .trainer import EMA, Trainer
 
 MAX_TRIAL_ROWS = 1024
@@ -42,8 +36,6 @@ SUBSET_FACTOR, MAX_GROWTH_POWER = 4, 2.0
 """How many times fewer rows the second trial has, and the largest power used to extrapolate."""
 TRIAL_STEPS, MAX_TRIAL_SECONDS = 3, 1.0
 """Steps that are timed, and the time after which no further step starts."""
-LBFGS_HISTORY = 10
-"""Pairs of vectors in the state of L-BFGS."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +46,9 @@ class Cost:
     seconds_per_step: float | None  # seconds per step; None if no step was timed
     epoch_steps: int
     weights: int  # bytes of the weights, their EMA and the optimiser state
-    working: int | None  # peak bytes of activations and gradients in a step; None if unknown
+    working: int  # peak bytes of batches, activations and gradients in a step
     limit: int = 0  # train.max_steps; 0 for no limit
+    is_lower_bound: bool = False  # whether a step may need more memory than `working`
 
     @property
     def epoch(self) -> float | None:
@@ -63,28 +56,28 @@ class Cost:
         return None if self.seconds_per_step is None else self.seconds_per_step * self.epoch_steps
 
     @property
-    def memory(self) -> int | None:
+    def memory(self) -> int:
         """Bytes in total at the peak of a step."""
-        return None if self.working is None else self.weights + self.working
+        return self.weights + self.working
 
     def steps(self, budget: Budget) -> float:
-        """Steps that the budget allows, without the time of evaluations."""
+        """Steps that the budget allows, without the time of evaluations; at least one is done."""
         seconds = (
             math.inf if self.seconds_per_step is None else budget.seconds / self.seconds_per_step
         )
         limit = self.limit or math.inf
-        return min(seconds, budget.steps, budget.epochs * self.epoch_steps, limit)
-
-    def admit(self, budget: str) -> None:
-        """Raise UsageError if the budget does not allow one step."""
-        Budget.check(budget, self.epoch_steps, self.seconds_per_step)
+        return max(min(seconds, budget.steps, budget.epochs * self.epoch_steps, limit), 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"epoch": self.epoch, "memory": self.memory}
+        stored = asdict(self) | {"epoch": self.epoch, "memory": self.memory}
+        if not self.is_lower_bound:
+            del stored["is_lower_bound"]
+        return stored
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Cost:
-        return cls(**{name: stored[name] for name in cls.__dataclass_fields__})
+        fields = {name: stored[name] for name in cls.__dataclass_fields__ if name in stored}
+        return cls(**fields)
 
 
 def estimate(
@@ -104,14 +97,15 @@ def estimate(
     step = None
     if timed:
         step, measured = trial(model, rows, train_config, seed, precision)
-        working = measured if working is None else working
+        working = StepMemory(measured) if working.is_lower_bound else working
     return Cost(
         sum(p.numel() for p in model.parameters()),
         step,
         steps_per_epoch(len(rows), batch_size, updates),
         state_memory(model, updates, train_config),
-        working,
+        working.peak,
         train_config.max_steps,
+        working.is_lower_bound,
     )
 
 
@@ -123,62 +117,6 @@ def state_memory(model: Model, updates: Sequence[Update], train_config: TrainCon
         slots = state_slots(train_config.optimiser_config(update.name))
         total += slots * sum(map(bytes_of, update.params))
     return total
-
-
-def state_slots(config: OptimiserConfig) -> int:
-    """Tensors of the size of the parameters that an optimiser stores."""
-    if config.optimiser in ("adam", "adamw"):
-        return 2
-    if config.optimiser == "lbfgs":
-        return 2 * LBFGS_HISTORY + 2
-    return int(config.optimiser != "sgd") + int(
-        config.momentum > 0 and config.optimiser in ("sgd", "rmsprop")
-    )
-
-
-def step_memory(
-    model: Model, rows: RowSource, updates: Sequence[Update], batch_size: int, precision: str
-) -> int | None:
-    """Peak bytes that an update allocates, by its shapes; None if the loss depends on values."""
-    example = rows.batch(torch.zeros(1, dtype=torch.long))
-    names = {update.name: update for update in updates}
-    try:
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        tensors = [*model.parameters(), *model.buffers()]
-        fake = copy.deepcopy(model, {id(tensor): mode.from_tensor(tensor) for tensor in tensors})
-        with torch.random.fork_rng(devices=[]), mode:
-            return max(
-                update_memory(
-                    update,
-                    fake_batch(example, (len(rows) if own.whole else batch_size) * own.batches),
-                    precision,
-                )
-                for update in fake.updates()
-                if (own := names.get(update.name))
-            )
-    except Exception:  # what torch raises when a value is asked for differs from op to op
-        return None
-
-
-def fake_batch(example: Batch, count: int) -> Batch:
-    """A batch of `count` rows in the shapes of the example, without values."""
-    return example.map(
-        lambda value: torch.empty(
-            (count, *value.shape[1:]), dtype=value.dtype, device=value.device
-        )
-    )
-
-
-def update_memory(update: Update, batch: Batch, precision: str) -> int:
-    """Peak bytes that the loss and the gradients of one update allocate."""
-    params = [param for param in update.params if param.requires_grad]
-    device = batch.x.device.type
-    with MemoryGauge() as gauge, torch.set_grad_enabled(bool(params)):
-        with torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext():
-            losses = update.loss(batch)
-        if params:
-            torch.stack([term.mean() for term in losses.values()]).sum().backward(inputs=params)
-    return gauge.peak
 
 
 def trial(
@@ -236,10 +174,6 @@ def measure_seconds(trainer: Trainer) -> float:
     return statistics.median(spent)
 
 
-def bytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 class FirstRows:
     """At most `count` rows, evenly spaced."""
 
@@ -260,42 +194,3 @@ class FirstRows:
     def lengths(self) -> Tensor | None:
         lengths = self.rows.lengths
         return None if lengths is None else lengths[self.index]
-
-
-class MemoryGauge(TorchDispatchMode):
-    """Records the peak bytes of the tensors that are created inside it and not yet freed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.allocated: dict[int, int] = {}  # bytes by storage
-        self.now = self.peak = 0
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        before = {
-            id(leaf.untyped_storage())
-            for leaf in tree_leaves((args, kwargs))
-            if isinstance(leaf, Tensor)
-        }
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor):
-                self.allocate(leaf.untyped_storage(), before)
-        return made
-
-    def allocate(self, storage: torch.UntypedStorage, before: set[int]) -> None:
-        key = id(storage)
-        if key in self.allocated or key in before:
-            return
-        self.allocated[key] = storage.nbytes()
-        self.now += storage.nbytes()
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self.free, key)
-
-    def free(self, key: int) -> None:
-        self.now -= self.allocated.pop(key, 0)

@@ -29,6 +29,10 @@ MOMENTS = 1e-3
 """Error allowed in an integral that samples are compared with, whose errors are larger."""
 SAMPLES = 50_000
 """Samples that are compared with a distribution."""
+MAX_STANDARD_ERRORS = 5.0
+"""Standard errors by which samples may be off: by chance, one comparison in a million is."""
+FEWEST = 25.0
+"""Expected count beneath which states are counted together."""
 CODES = 3
 """Latent codes whose decoded distributions are summed."""
 
@@ -50,9 +54,10 @@ def x50_decoder_sums_to_one(model: HasPosterior, batch: Batch) -> Residual:
 
 
 def mass(distribution: Density) -> Residual:
+    on_a_line = sum(part.kind == "real" for part in distribution.space.parts) == 1
     total, error = distribution.mean(
-        lambda x, log_p: torch.ones_like(log_p)[:, None], QUADRATURE / 10
-    )
+        lambda x, log_p: torch.ones_like(log_p)[:, None], QUADRATURE / (1000 if on_a_line else 10)
+    )  # at the steps of a density the error is larger than estimated, and a line needs few points
     tolerance = ROUNDING if distribution.is_finite else max(QUADRATURE, error)
     return Residual(abs(float(total[0]) - 1), tolerance)
 
@@ -157,27 +162,26 @@ def step_by_step(model: HasConditionals, batch: Batch, other: Tensor, member: in
 
 
 def x57_samples_follow_the_distribution(model: HasLikelihood, batch: Batch) -> Residual:
-    """Samples follow p: total variation, or moments in standard errors.
+    """Samples follow p: their counts or moments, in standard errors.
 
-    For a distribution with finitely many states, the frequencies of samples may be as far from p
-    as chance allows; for any other, the mean log p and the moments of samples are compared with
-    those of p.
+    For a distribution with finitely many states, the counts of samples are compared with p by
+    Pearson's chi-squared test; for any other, the mean log p and the moments of samples are
+    compared with those of p.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 8.1.2."""
     distribution = sampled_distribution(model, batch)
     return (
-        frequencies_of(model, batch, distribution)
+        counts_of(model, batch, distribution)
         if distribution.is_finite
         else moments_of(model, batch, distribution)
     )
 
 
-def frequencies_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Residual:
+def counts_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Residual:
     states = distribution.states()
-    p = distribution.log_p(states).exp()
-    frequency = frequencies(samples_of(model, batch), states)
-    tv = 0.5 * float((frequency - p).abs().sum())
-    return Residual(tv, expected_variation(p, SAMPLES))
+    found = counts(samples_of(model, batch), states)
+    expected = SAMPLES * distribution.log_p(states).exp()
+    return Residual(chi_squared(found, expected), MAX_STANDARD_ERRORS)
 
 
 def moments_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Residual:
@@ -194,7 +198,8 @@ def moments_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Res
     x = samples_of(model, batch)
     samples = statistic(x, distribution.log_p(x))
     error = (samples.std(0) / math.sqrt(SAMPLES)).clamp(min=max(QUADRATURE, uncertain))
-    return Residual(float(((samples.mean(0) - expected).abs() / error).amax()), 5.0)
+    gaps = (samples.mean(0) - expected).abs() / error
+    return Residual(float(gaps.amax()), MAX_STANDARD_ERRORS)
 
 
 def sampled_distribution(model: HasLikelihood, batch: Batch) -> Density:
@@ -218,25 +223,31 @@ def samples_of(model: HasLikelihood, batch: Batch) -> Tensor:
     return model.sample(SAMPLES, given, generator=make_generator(4)).reshape(SAMPLES, -1).double()
 
 
-def frequencies(x: Tensor, states: Tensor) -> Tensor:
-    """The share of rows in each state, (K,); a row in none has no share."""
+def counts(x: Tensor, states: Tensor) -> Tensor:
+    """How many rows are in each state, and last how many are in none, (K + 1,)."""
     sizes = states.amax(0) + 1
     place = torch.cat([sizes.flip(0).cumprod(0).flip(0)[1:], torch.ones(1, dtype=torch.float64)])
     inside = ((x >= 0) & (x < sizes) & (x == x.floor())).all(1)
-    codes = (x[inside] @ place).long()
-    return torch.bincount(codes, minlength=len(states)) / len(x)
+    codes = torch.where(inside, (x @ place).long(), len(states))
+    return torch.bincount(codes, minlength=len(states) + 1).double()
 
 
-def expected_variation(p: Tensor, n: int) -> float:
-    """The mean total variation between p and the frequencies of n samples, plus five deviations.
+def chi_squared(found: Tensor, expected: Tensor) -> float:
+    """The standard errors by which a normal variable exceeds its mean as rarely as Pearson's
+    chi-squared exceeds that of counts (K + 1,) whose expected values are (K,).
 
-    A count of mean np deviates from it by 2 v C(n, v) p^v q^(n - v + 1), v = floor(np) + 1, on
-    average (de Moivre); the deviation of the sum is that of independent normal counts.
+    The rarest states are counted together, since the distribution of the statistic holds for
+    large counts; no row may be in none of the states.
     """
-    p = p.clamp(1e-300, 1 - 1e-15)
-    v = (n * p).floor() + 1
-    whole = torch.tensor(n + 1.0, dtype=torch.float64).lgamma()
-    log_choose = whole - (v + 1).lgamma() - (n - v + 1).clamp(min=1).lgamma()
-    log_mean = (2 * v).log() + log_choose + v * p.log() + (n - v + 1) * (-p).log1p()
-    spread = (1 - 2 / math.pi) * float((p * (1 - p)).sum()) / n
-    return 0.5 * (float(log_mean.exp().sum()) / n + 5 * math.sqrt(spread))
+    if found[-1]:
+        return math.inf
+    order = expected.argsort()
+    expected, found = expected[order], found[:-1][order]
+    rare = int((expected.cumsum(0) < FEWEST).sum()) + 1  # the fewest that are enough together
+    expected, found = (
+        torch.cat([each[:rare].sum(0, keepdim=True), each[rare:]]) for each in (expected, found)
+    )
+    statistic = ((found - expected).square() / expected).sum()
+    freedom = torch.full_like(statistic, max(len(expected) - 1, 1))
+    chance = torch.special.gammaincc(freedom / 2, statistic / 2)
+    return float((-torch.special.ndtri(chance)).clamp(min=0.0))

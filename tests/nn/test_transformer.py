@@ -37,7 +37,7 @@ def test_a_block_equals_torchs(norm):
     peer = nn.TransformerEncoderLayer(
         8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=norm == "pre"
     )
-    copy(block.look, peer.self_attn)
+    copy(block.attention, peer.self_attn)
     for own, other in (
         (block.think.enter, peer.linear1),
         (block.think.leave, peer.linear2),
@@ -52,7 +52,7 @@ def test_a_block_equals_torchs(norm):
 def test_a_decoder_block_equals_torchs():
     block = randomised(CausalBlock(replace(SMALL, norm="post"), memory=8))
     peer = nn.TransformerDecoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True)
-    copy(block.look, peer.self_attn)
+    copy(block.attention, peer.self_attn)
     ask = block.ask
     with torch.no_grad():
         peer.multihead_attn.in_proj_weight.copy_(torch.cat([ask.ask.weight, ask.enter.weight]))

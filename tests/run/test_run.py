@@ -106,6 +106,12 @@ def test_six_lines_of_python(binary):
     }
 
 
+def test_the_log_holds_the_learning_rate_of_each_line(binary):
+    settings = ("train.lr=5e-4", "train.warmup=0", "train.schedule=constant")
+    run = monge.fit("made", binary, *QUICK, *settings, budget="20steps")
+    assert [record["lr"] for record in run.log] == [5e-4]
+
+
 def test_a_loaded_run_is_the_run(binary):
     run = monge.fit("made", binary, *QUICK, budget="20steps")
     again = monge.load(run.folder)

@@ -15,8 +15,8 @@ from torch import Generator, Tensor, nn
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
@@ -36,7 +36,7 @@ class DCGAN(AdversarialModel):
         tag = "model/adversarial.dcgan"
         width: Annotated[int, Range(1)] = 32
         """Channels at half resolution, in both networks; each halving doubles them."""
-        depth: Annotated[int, Range(0)] = 0
+        depth: Annotated[int, Range(0, MAX_LAYERS)] = 0
         """Number of downsampling steps; 0 downsamples to about 4 pixels."""
 
     config: Config

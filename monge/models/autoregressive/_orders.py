@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ...core.config import Config, Range
+from ...core.config import MAX_LAYERS, Config, Range
 from ...core.errors import UsageError
 from ...core.rng import keyed_uniform
 from ...core.space import Space
@@ -20,7 +20,7 @@ Order = Literal["natural", "snake", "random", "given"]
 class Orders(Config):
     """The orders in which the members of a mixture factorise the entries."""
 
-    orders: Annotated[int, Range(1)] = 1
+    orders: Annotated[int, Range(1, MAX_LAYERS)] = 1
     """Number of orders; the model is the uniform mixture over them."""
     order: Order = "natural"
     """First order: natural, snake (image rows in alternating direction), random, or given (by

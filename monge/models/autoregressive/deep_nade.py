@@ -27,8 +27,8 @@ from torch import Generator, Tensor
 
 from ...core.abilities import Given, HasSubsets, Likelihood
 from ...core.batch import Batch, as_batch
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
@@ -65,7 +65,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
 
     class Config(AutoregressiveModel.Config, Orders):
         tag = "model/autoregressive.deep_nade"
-        orders: Annotated[int, Range(1)] = 4
+        orders: Annotated[int, Range(1, MAX_LAYERS)] = 4
         """Number of orders in the mixture; more are better, slower to score, and cost nothing
         in training."""
         order: Order = "random"

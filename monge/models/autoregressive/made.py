@@ -15,8 +15,8 @@ from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
@@ -38,7 +38,7 @@ class MADE(AutoregressiveModel):
 
     class Config(AutoregressiveModel.Config, Orders, MaskedMLP.Config):
         tag = "model/autoregressive.made"
-        masks: Annotated[int, Range(1)] = 1
+        masks: Annotated[int, Range(1, MAX_LAYERS)] = 1
         """Assignments of degrees to the hidden units per order; all share the weights."""
 
     config: Config

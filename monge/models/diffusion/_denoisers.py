@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
 from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn import mlp, unet
@@ -104,7 +104,7 @@ class MLPDenoiser(Denoiser):
         tag = "denoiser/mlp"
         width: Annotated[int, Range(1)] = 256
         """Units of a hidden layer."""
-        depth: Annotated[int, Range(0)] = 4
+        depth: Annotated[int, Range(0, MAX_LAYERS)] = 4
         """Hidden layers; 0 is a linear map."""
         residual: bool = True
         """Add a skip connection to every hidden layer after the first."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ...core.config import Range
+from ...core.config import MAX_LAYERS, Range
 from ...core.model import Defaults
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import MaskedMLP
@@ -24,7 +24,7 @@ class AutoregressiveFlow(CompletableFlow):
     """K masked maps, each followed by a scaling; every other one reverses the order of entries."""
 
     class Config(Flow.Config, UnivariateMapConfig):
-        layers: Annotated[int, Range(1)] = 5
+        layers: Annotated[int, Range(1, MAX_LAYERS)] = 5
         """Number of masked maps."""
         net: MaskedMLP.Config = MaskedMLP.Config(width=256)
         """Masked network from the entries before an entry to the parameters of its map."""

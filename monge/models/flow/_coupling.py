@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
@@ -105,7 +105,7 @@ def small_data_train_config(space: Space) -> TrainConfig:
 class CouplingStackConfig(UnivariateMapConfig):
     """Fields of a flow that is a stack of coupling layers."""
 
-    layers: Annotated[int, Range(1)] = 8
+    layers: Annotated[int, Range(1, MAX_LAYERS)] = 8
     """Number of couplings; the half that is transformed alternates."""
     mix: Literal["permute", "linear"] = "linear"
     """Map between couplings: a random permutation, or a learned matrix."""

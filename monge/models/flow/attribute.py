@@ -14,8 +14,8 @@ from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch, broadcast_conditions
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import DataError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
@@ -43,7 +43,7 @@ class AttributeFlow(TransferFlow):
         tag = "model/flow.attribute"
         levels: Annotated[int, Range(0)] = 0
         """Images: number of resolutions; 0 takes as many as the size allows, at most three."""
-        steps: Annotated[int, Range(1)] = 8
+        steps: Annotated[int, Range(1, MAX_LAYERS)] = 8
         """Images: steps per level."""
         width: Annotated[int, Range(1)] = 64
         """Images: channels of the hidden layers of a coupling."""

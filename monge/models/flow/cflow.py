@@ -19,8 +19,8 @@ from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch, broadcast_conditions
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.rng import keyed_uniform
 from ...core.space import Space
@@ -144,7 +144,7 @@ class CFlow(TransferFlow):
         """Map of an entry of a vector; images use affine maps."""
         levels: Annotated[int, Range(0)] = 0
         """Images of one size: number of resolutions; 0 takes as many as fit, at most two."""
-        steps: Annotated[int, Range(1)] = 6
+        steps: Annotated[int, Range(1, MAX_LAYERS)] = 6
         """Images of one size: couplings per level."""
         width: Annotated[int, Range(1)] = 64
         """Images of one size: channels of the hidden layers of a coupling."""

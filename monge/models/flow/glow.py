@@ -14,8 +14,8 @@ from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
@@ -41,7 +41,7 @@ class Glow(CompletableFlow):
         tag = "model/flow.glow"
         levels: Annotated[int, Range(0)] = 0
         """Number of resolutions; 0 takes as many as the size allows, at most three."""
-        steps: Annotated[int, Range(1)] = 8
+        steps: Annotated[int, Range(1, MAX_LAYERS)] = 8
         """Steps per level."""
         width: Annotated[int, Range(1)] = 64
         """Channels of the hidden layers of a coupling."""

@@ -17,8 +17,8 @@ from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanEnlarge, Given
 from ...core.batch import Batch, broadcast_conditions
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import DataError, UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
@@ -57,7 +57,7 @@ class Superres(Flow, CanEnlarge):
         """Dequantisation noise."""
         levels: Annotated[int, Range(0)] = 0
         """Number of resolutions, the first being that of the small image; 0 takes up to two."""
-        steps: Annotated[int, Range(1)] = 6
+        steps: Annotated[int, Range(1, MAX_LAYERS)] = 6
         """Steps per level."""
         width: Annotated[int, Range(1)] = 64
         """Channels of the hidden layers of a coupling."""

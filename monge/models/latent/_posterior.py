@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
 from ...core.errors import DataError, UsageError
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import MaskedMLP
@@ -189,7 +189,7 @@ class IAFPosterior(Posterior):
 
     class Config(Posterior.Config):
         tag = "posterior/iaf"
-        steps: Annotated[int, Range(1)] = 2
+        steps: Annotated[int, Range(1, MAX_LAYERS)] = 2
         """Autoregressive maps; every other one orders the units backwards."""
         context: Annotated[int, Range(0)] = 32
         """Encoder outputs that each map reads besides the code."""

@@ -18,8 +18,8 @@ from torch import Generator, Tensor, nn
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
@@ -68,9 +68,9 @@ class STCN(SequentialLatentModel):
         tag = "model/latent.stcn"
         width: Annotated[int, Range(1)] = 32
         """Channels of each layer."""
-        layers: Annotated[int, Range(1)] = 6
+        layers: Annotated[int, Range(1, MAX_LAYERS)] = 6
         """Layers of the stack, with dilations 1, 2, 4, ..."""
-        latent_levels: Annotated[int, Range(1)] = 2
+        latent_levels: Annotated[int, Range(1, MAX_LAYERS)] = 2
         """Latent levels; each reads its own layers of the stack."""
         dropout: Annotated[float, Range(0, 0.9)] = 0.0
         """Dropout probability of each layer."""

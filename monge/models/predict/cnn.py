@@ -13,8 +13,8 @@ from torch import Generator, Tensor, nn
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
@@ -50,7 +50,7 @@ class CNN(ImagePredictor):
         tag = "model/predict.cnn"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
         """Channels of each level, first to last; each level halves height and width."""
-        depth: Annotated[int, Range(1)] = 2
+        depth: Annotated[int, Range(1, MAX_LAYERS)] = 2
         """Convolutions per level."""
         kernel: Annotated[int, Range(1)] = 3
         """Kernel size of the convolutions."""

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, cast
 
 from torch import Tensor, nn
 
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ..fast_step import ResidualStep, StepMap, prepare, prepare_gelu_residual, prepare_residual
 from ..layers.activation import Activation, activation
@@ -32,7 +32,7 @@ class TransformerConfig(BaseConfig):
 
     width: Annotated[int, Range(1)] = 128
     """Width of the vectors that pass from block to block."""
-    depth: Annotated[int, Range(1)] = 4
+    depth: Annotated[int, Range(1, MAX_LAYERS)] = 4
     """Number of blocks."""
     heads: Annotated[int, Range(1)] = 4
     """Attention heads, which share the width."""

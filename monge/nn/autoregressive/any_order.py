@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
 from ...core.errors import UsageError
 from ..layers.activation import Activation, activation
 from ..mlp import MLP
@@ -148,7 +148,7 @@ class DenseSubsetNet(SubsetNet):
         tag = "any_order/dense"
         width: Annotated[int, Range(1)] = 500
         """Units of a hidden layer."""
-        depth: Annotated[int, Range(1)] = 2
+        depth: Annotated[int, Range(1, MAX_LAYERS)] = 2
         """Hidden layers."""
         activation: Activation = "relu"
         """Function after each hidden layer."""
@@ -233,7 +233,7 @@ class ConvSubsetNet(SubsetNet):
         tag = "any_order/conv"
         width: Annotated[int, Range(1)] = 32
         """Channels of a hidden layer."""
-        depth: Annotated[int, Range(0)] = 4
+        depth: Annotated[int, Range(0, MAX_LAYERS)] = 4
         """Residual blocks, of two convolutions each."""
         kernel: Literal[3, 5, 7] = 3
         """Pixels on a side that a convolution reads."""

@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
 from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
@@ -150,7 +150,7 @@ class MaskedMLP(Configured, nn.Module):
         tag = "net/masked"
         width: Annotated[int, Range(1)] = 512
         """Units of a hidden layer."""
-        depth: Annotated[int, Range(1)] = 2
+        depth: Annotated[int, Range(1, MAX_LAYERS)] = 2
         """Hidden layers."""
         activation: Pointwise = "relu"
         """Function after each hidden layer."""

@@ -30,8 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
 from ...core.rng import make_generator
 from ..layers.dropout import Dropout
 from .masked_mlp import EntryStepper
@@ -102,7 +102,7 @@ class RasterNet(Configured, nn.Module, abc.ABC):
         tag = "pixel/"
         width: Annotated[int, Range(1)] = 64
         """Channels of a layer."""
-        depth: Annotated[int, Range(1)] = 7
+        depth: Annotated[int, Range(1, MAX_LAYERS)] = 7
         """Layers that read beyond the pixel."""
         first: OddKernel = 7
         """Side of the first layer's kernel, which is cheap."""

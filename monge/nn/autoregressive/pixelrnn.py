@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.config import Range
+from ...core.config import MAX_LAYERS, Range
 from .pixel import (
     OddKernel,
     PixelRow,
@@ -46,7 +46,7 @@ class PixelRNNStack(RasterNet):
     l for $h_l$."""
 
     class Config(RasterNet.Config):
-        depth: Annotated[int, Range(1)] = 3
+        depth: Annotated[int, Range(1, MAX_LAYERS)] = 3
         """Layers of cells, after a first convolution."""
 
     config: Config
