@@ -48,7 +48,9 @@ PER_COLUMN = 2**12
 OPENING = 2**16
 """Bytes in which the separator and the header are looked for first."""
 PLAIN = {"Int64": "int64", "UInt64": "uint64", "Float64": "float64", "boolean": "bool"}
-"""What holds the numbers of a column in which nothing is missing."""
+"""What holds numbers none of which is missing."""
+FILLERS = {"int64": 0, "uint64": 0, "float64": np.nan, "bool": False}
+"""What stands for a number that is missing."""
 EXACT = 2**53
 """Whole numbers up to here are the same as floats."""
 
@@ -124,7 +126,8 @@ class TextFile:
         self.path, self.taken = path, 0  # bytes so far
         self.rest = b""  # read after the last end of a line
         try:
-            self.file = gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0)
+            opened = gzip.open if path.suffix == ".gz" else open
+            self.file = opened(path, "rb")
             self.rest = self.file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
         except (OSError, EOFError, zlib.error) as error:
             raise self.unreadable(error) from error
@@ -270,8 +273,7 @@ def find_blocks(path: Path, layout: Layout) -> Iterator[Block]:
         while text := file.read(max(block_size(file.taken, width), len(held))):
             content, held = held + layout.clean(text), b""
             check_no_nul(content, line, path)
-            if not skipped and is_regular(content, mark, width):
-                count = content.count(b"\n")
+            if not skipped and (count := regular_rows(content, mark, width)):
                 yield Block(content, np.arange(line, line + count))
                 line += count
                 continue
@@ -310,26 +312,35 @@ def unclosed(content: bytes, quote: int | None, line: int, path: Path) -> DataEr
     )
 
 
-def is_regular(content: bytes, mark: str, width: int) -> bool:
-    """Whether each line is surely a row of as many cells: most blocks are, and need no more."""
+def regular_rows(content: bytes, mark: str, width: int) -> int:
+    """The number of rows where each line is one of as many cells; none if that is not sure."""
     whole = np.frombuffer(content, np.uint8)
     if width == 1 or mark == "\t":  # a blank line may have as many cells as a row
         starts = whole[:-1] == NEWLINE
         if whole[0] <= SPACE or (starts & (whole[1:] <= SPACE)).any():
-            return False
-    kinds = content.translate(None, bytes(set(range(256)) - {NEWLINE, QUOTE, ord(mark)}))
-    lines = kinds.count(b"\n")
-    if QUOTE in kinds:
-        places = np.flatnonzero(whole == QUOTE)
-        before = whole[places[::2] - 1]  # that of the first byte is the last, the end of a line
-        begins = (before == ord(mark)) | (before == NEWLINE) | (before == QUOTE)
-        if len(places) % 2 or not begins.all():
-            return False
-        known = np.frombuffer(kinds, np.uint8)
-        quotes = known == QUOTE
-        inside = np.bitwise_xor.accumulate(quotes.view(np.uint8)).view(bool)
-        kinds = known[~(inside | quotes)].tobytes()
-    return kinds == (mark.encode() * (width - 1) + b"\n") * lines
+            return 0
+    if QUOTE in content:
+        quotes, newlines = whole == QUOTE, whole == NEWLINE
+        inside = odd(quotes)
+        before = newlines | quotes | (whole == ord(mark))
+        # a quote that opens a cell elsewhere, and a line break within a cell
+        if ((quotes & inside)[1:] > before[:-1]).any() or (newlines & inside).any():
+            return 0
+        content = (whole * ~inside).tobytes()
+    kinds = content.translate(None, bytes(set(range(256)) - {NEWLINE, ord(mark)}))
+    count = len(kinds) // width
+    return count if kinds == (mark.encode() * (width - 1) + b"\n") * count else 0
+
+
+def odd(marks: np.ndarray) -> np.ndarray:
+    """Whether the number of marks up to each place is odd (N,), found for 64 places at a time."""
+    words = np.zeros(-(-len(marks) // 64), "<u8")
+    packed = np.packbits(marks, bitorder="little")
+    words.view(np.uint8)[: len(packed)] = packed
+    for step in (1, 2, 4, 8, 16, 32):
+        words ^= words << np.uint64(step)
+    words[1:] ^= np.uint64(0) - np.bitwise_xor.accumulate(words >> np.uint64(63))[:-1]
+    return np.unpackbits(words.view(np.uint8), count=len(marks), bitorder="little").view(bool)
 
 
 def find_rows(content: bytes, mark: str) -> tuple[RowSpans, int | None]:
@@ -455,28 +466,100 @@ def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
     """The cells of a file, the line of each row, and whether a column has decimal commas."""
     import pandas as pd
 
-    pieces: dict[str, list[Any]] = {name: [] for name in layout.columns}
-    lines = []
+    columns = {name: Column() for name in layout.columns}
+    size, lines = path.stat().st_size, []
     for block in find_blocks(path, layout):
         lines.append(block.lines)
-        for name, column in parse_block(block, layout, path).items():
-            pieces[str(name)].append(plain(column))
+        likely = size * len(block.lines) // len(block.content)
+        for name, piece in parse_block(block, layout, path).items():
+            columns[str(name)].add(piece.array, likely)
     if not lines:
         raise DataError(
             f"{path}: expected rows below the line of column names, found none; add "
             "rows, or set data.header=no if the first line is data"
         )
-    differ = [name for name, some in pieces.items() if not agree(some)]
-    found = parse_whole(path, layout, differ) if differ else {}
+    mixed = [name for name, column in columns.items() if column.mixed]
+    columns |= parse_whole(path, layout, mixed)
     commas, frame = False, {}
     for name in layout.columns:
-        column = found.pop(name) if name in found else combine(pieces.pop(name))
-        if layout.mark == ";":
-            swapped = with_points(column)
-            commas |= swapped is not None or (layout.decimal == "," and kind(column) == "float64")
-            column = column if swapped is None else swapped
-        frame[name] = with_str(column)
+        frame[name] = columns.pop(name).series()
+        if layout.mark == ";" and (swapped := with_points(frame[name])) is not None:
+            frame[name], commas = swapped, True
+        commas |= layout.decimal == "," and str(frame[name].dtype).lower() == "float64"
     return pd.DataFrame(frame, copy=False), np.concatenate(lines), commas
+
+
+class Column:
+    """The cells of a column, block after block, of the type that pandas finds in all at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.kind: str | None = None  # of the cells; None as long as all are missing
+        self.mixed = False  # whether blocks differ in type; no cells are held then
+        self.values = np.zeros(0)  # (count or more,)
+        self.missing: np.ndarray | None = None  # (count or more,); None where no cell is
+
+    def add(self, cells: Any, likely: int) -> None:
+        """The cells of one more block; `likely` is how many there are in all."""
+        if self.mixed:
+            return
+        start, self.count = self.count, self.count + len(cells)
+        kind = PLAIN.get(str(cells.dtype), "object")
+        missing = kind in FILLERS and cells.isna()  # text holds pd.NA
+        if np.any(missing):
+            self.missing = np.zeros(0, bool) if self.missing is None else self.missing
+        if self.missing is not None:
+            self.missing = grown(self.missing, start, self.count, likely)
+            self.missing[start : self.count] = missing
+        if not np.all(missing):  # no type is known of missing cells
+            filler = {"na_value": FILLERS[kind]} if np.any(missing) else {}
+            self.hold(kind, cells.to_numpy(kind, **filler), start, likely)
+        if self.kind == "uint64" and self.missing is not None:
+            self.mixed = True  # pandas reads numbers from 2^63 on as text if a cell is missing
+        if self.mixed:
+            self.values = np.zeros(0)
+
+    def hold(self, kind: str, values: np.ndarray, start: int, likely: int) -> None:
+        if self.kind is None:
+            self.kind, self.values = kind, np.zeros(0, kind)
+        elif {kind, self.kind} == {"int64", "float64"}:
+            whole = values if kind == "int64" else self.values[:start]
+            # beyond, what pandas parses as a float may differ from the nearest one
+            self.mixed = whole.min(initial=0) < -EXACT or whole.max(initial=0) > EXACT
+            self.kind, self.values = "float64", self.values.astype("float64", copy=False)
+        elif kind != self.kind:
+            self.mixed = True
+        if not self.mixed:
+            self.values = grown(self.values, start, self.count, likely)
+            self.values[start : self.count] = values
+
+    def series(self) -> Any:
+        import pandas as pd
+
+        if self.kind is None:
+            return pd.Series(np.full(self.count, None), dtype="Int64")
+        values = grown(self.values, self.count, self.count, self.count)[: self.count]
+        missing = None if self.missing is None else self.missing[: self.count]
+        if self.kind == "object":
+            if missing is not None:
+                values[missing] = pd.NA
+            # `isna` takes three times as long
+            full = pd.api.types.infer_dtype(values, skipna=False) == "string"
+            return pd.Series(values, dtype="str" if full else "string", copy=False)
+        if missing is None:
+            return pd.Series(values, copy=False)
+        masked = {"float64": pd.arrays.FloatingArray, "bool": pd.arrays.BooleanArray}
+        return pd.Series(masked.get(self.kind, pd.arrays.IntegerArray)(values, missing))
+
+
+def grown(values: np.ndarray, start: int, stop: int, likely: int) -> np.ndarray:
+    """An array of `start` values with room for those up to `stop`, and for the likely number of
+    them unless that is far more; memory that is not written to is not taken."""
+    if stop <= len(values):
+        return values
+    longer = np.zeros(min(max(likely + likely // 16, 2 * start, stop), 8 * stop), values.dtype)
+    longer[: min(start, len(values))] = values[:start]
+    return longer
 
 
 def has_leading_spaces(content: bytes, mark: str) -> bool:
@@ -520,84 +603,41 @@ def parse_block(block: Block, layout: Layout, path: Path, **more: Any) -> pd.Dat
         raise DataError(f"{path} cannot be read as a table ({error}); fix the file") from error
 
 
-def plain(column: Any) -> Any:
-    """Numbers none of which is missing as the type that has no room for it."""
-    kind = PLAIN.get(str(column.dtype))
-    return column if kind is None or column.isna().any() else column.astype(kind)
-
-
-def kind(column: Any) -> str:
-    """The type of the cells, whether one is missing or not."""
-    return PLAIN.get(str(column.dtype), str(column.dtype))
-
-
-def is_empty(column: Any) -> bool:
-    """Whether every cell is missing, which pandas gives the type Int64."""
-    return str(column.dtype) == "Int64" and bool(column.isna().all())
-
-
-def agree(pieces: Sequence[Any]) -> bool:
-    """Whether pieces of a column have the type that pandas finds in all of its cells at once."""
-    filled = [piece for piece in pieces if not is_empty(piece)]
-    kinds = {kind(piece) for piece in filled}
-    if kinds == {"int64", "float64"}:
-        whole = [piece.dropna() for piece in filled if kind(piece) == "int64"]
-        return all(piece.between(-EXACT, EXACT).all() for piece in whole)
-    # numbers from 2^63 on are text where a cell of their column is missing
-    return len(kinds) < 2 and (kinds != {"uint64"} or len(filled) == len(pieces))
-
-
-def combine(pieces: Sequence[Any]) -> Any:
-    """One column of pieces that agree."""
-    import pandas as pd
-
-    if len(pieces) == 1:
-        return pieces[0]
-    kinds = {kind(piece) for piece in pieces if not is_empty(piece)}
-    if kinds in ({"bool"}, {"string"}):  # pandas would make objects of them and of Int64
-        roomy = "boolean" if kinds == {"bool"} else "string"
-        pieces = [piece.astype(roomy) if is_empty(piece) else piece for piece in pieces]
-    return pd.concat(pieces, ignore_index=True)
-
-
-def parse_whole(path: Path, layout: Layout, names: Sequence[str]) -> dict[str, Any]:
-    """Columns whose pieces do not agree, each parsed at once from the text of its cells."""
+def parse_whole(path: Path, layout: Layout, names: Sequence[str]) -> dict[str, Column]:
+    """Columns whose blocks differ in type, each parsed at once from the text of its cells."""
     texts = {name: io.BytesIO() for name in names}
-    for block in find_blocks(path, layout):
+    for block in find_blocks(path, layout) if names else ():
         part = parse_block(block, layout, path, usecols=names, dtype=str, na_filter=False)
         for name, text in texts.items():
             rows = io.StringIO()
-            csv.writer(rows, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
-                (cell,) for cell in part[name]
-            )
+            cells = ((cell,) for cell in part[name])
+            csv.writer(rows, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(cells)
             text.write(rows.getvalue().encode())
     found = {}
     for name in names:
         block = Block(texts.pop(name).getvalue(), np.empty(0))
-        single = replace(layout, columns=(name,))
-        found[name] = plain(parse_block(block, single, path)[name])
+        cells = parse_block(block, replace(layout, columns=(name,)), path)[name].array
+        found[name] = column_of(cells)
     return found
 
 
-def with_str(column: Any) -> Any:
-    """Text none of which is missing as `str`; `isna` takes three times as long to find out."""
-    import pandas as pd
-
-    if str(column.dtype) != "string":
-        return column
-    full = pd.api.types.infer_dtype(column.to_numpy(object), skipna=False) == "string"
-    return column.astype("str") if full else column
+def column_of(cells: Any) -> Column:
+    column = Column()
+    column.add(cells, len(cells))
+    return column
 
 
 def with_points(column: Any) -> Any:
     """A column of text that is numbers, most with decimal commas; None for any other."""
     import pandas as pd
 
-    if str(column.dtype) != "string":
+    if pd.api.types.is_numeric_dtype(column.dtype):
         return None
+    column = column.astype("string")
     cells = column.str.strip()
     swapped = cells.str.replace(COMMA, ".", regex=True)
     numbers = pd.to_numeric(swapped, errors="coerce")
     if (swapped == cells).all() or numbers.notna().sum() < MOSTLY * column.notna().sum():
         return None
-    return numbers.convert_dtypes() if numbers.notna().equals(column.notna()) else swapped
+    found = numbers.convert_dtypes() if numbers.notna().equals(column.notna()) else swapped
+    return column_of(found.array).series()
