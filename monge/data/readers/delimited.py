@@ -40,7 +40,7 @@ BLANKS = re.compile(rb'((?:^|(?<=[ \t]))"[^"\n]*")|[ \t\v\f]+', re.M)
 SNIFFED = 50
 """Lines that decide what separates cells, and whether the first of them is names."""
 NEWLINE, QUOTE, SPACE = b'\n" '
-BLOCK, LARGEST, SHARE = 2**18, 2**20, 16
+BLOCK, LARGEST, SHARE = 2**18, 2**21, 10
 """Bytes that are read at a time: at first, at most, and the part of what was read before. Parsing
 takes eight times the memory of its text, which for a part of 1/16 is half of the file."""
 PER_COLUMN = 2**12
@@ -467,13 +467,15 @@ def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
     import pandas as pd
 
     columns = {name: Column() for name in layout.columns}
-    size, lines = path.stat().st_size, []
+    size, count, lines = path.stat().st_size, 0, np.zeros(0, np.int64)
     for block in find_blocks(path, layout):
-        lines.append(block.lines)
         likely = size * len(block.lines) // len(block.content)
+        start, count = count, count + len(block.lines)
+        lines = grown(lines, start, count, likely)
+        lines[start:count] = block.lines
         for name, piece in parse_block(block, layout, path).items():
             columns[str(name)].add(piece.array, likely)
-    if not lines:
+    if not count:
         raise DataError(
             f"{path}: expected rows below the line of column names, found none; add "
             "rows, or set data.header=no if the first line is data"
@@ -486,7 +488,7 @@ def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
         if layout.mark == ";" and (swapped := with_points(frame[name])) is not None:
             frame[name], commas = swapped, True
         commas |= layout.decimal == "," and str(frame[name].dtype).lower() == "float64"
-    return pd.DataFrame(frame, copy=False), np.concatenate(lines), commas
+    return pd.DataFrame(frame, copy=False), lines[:count], commas
 
 
 class Column:
@@ -526,7 +528,8 @@ class Column:
             whole = values if kind == "int64" else self.values[:start]
             # beyond, what pandas parses as a float may differ from the nearest one
             self.mixed = whole.min(initial=0) < -EXACT or whole.max(initial=0) > EXACT
-            self.kind, self.values = "float64", self.values.astype("float64", copy=False)
+            if self.kind == "int64":
+                self.kind, self.values = kind, self.values[:start].astype(kind)
         elif kind != self.kind:
             self.mixed = True
         if not self.mixed:
