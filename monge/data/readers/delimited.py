@@ -92,7 +92,7 @@ class Block:
     """Some rows of a file, each of the same number of cells and none blank."""
 
     content: bytes
-    lines: np.ndarray  # (B,) from 1, that each row begins on
+    lines: range | np.ndarray  # (B,) from 1, that each row begins on
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def find_blocks(path: Path, layout: Layout) -> Iterator[Block]:
             content, held = held + layout.clean(text), b""
             check_no_nul(content, line, path)
             if not skipped and (count := regular_rows(content, mark, width)):
-                yield Block(content, np.arange(line, line + count))
+                yield Block(content, range(line, line + count))
                 line += count
                 continue
             rows, quote = find_rows(content, mark)
@@ -467,15 +467,14 @@ def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
     import pandas as pd
 
     columns = {name: Column() for name in layout.columns}
-    size, count, lines = path.stat().st_size, 0, np.zeros(0, np.int64)
+    size, lines = path.stat().st_size, []
     for block in find_blocks(path, layout):
+        lines.append(block.lines)
         likely = size * len(block.lines) // len(block.content)
-        start, count = count, count + len(block.lines)
-        lines = grown(lines, start, count, likely)
-        lines[start:count] = block.lines
         for name, piece in parse_block(block, layout, path).items():
+            columns[str(name)].mixed |= is_unfiltered(piece.array)
             columns[str(name)].add(piece.array, likely)
-    if not count:
+    if not lines:
         raise DataError(
             f"{path}: expected rows below the line of column names, found none; add "
             "rows, or set data.header=no if the first line is data"
@@ -488,7 +487,16 @@ def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
         if layout.mark == ";" and (swapped := with_points(frame[name])) is not None:
             frame[name], commas = swapped, True
         commas |= layout.decimal == "," and str(frame[name].dtype).lower() == "float64"
-    return pd.DataFrame(frame, copy=False), lines[:count], commas
+    return pd.DataFrame(frame, copy=False), listed(lines), commas
+
+
+def listed(lines: Sequence[range | np.ndarray]) -> np.ndarray:
+    """The lines of all blocks (N,); ranges of them take no memory before."""
+    found, stop = np.empty(sum(map(len, lines)), np.int64), 0
+    for some in lines:
+        start, stop = stop, stop + len(some)
+        found[start:stop] = np.arange(some.start, some.stop) if isinstance(some, range) else some
+    return found
 
 
 class Column:
@@ -606,6 +614,14 @@ def parse_block(block: Block, layout: Layout, path: Path, **more: Any) -> pd.Dat
         raise DataError(f"{path} cannot be read as a table ({error}); fix the file") from error
 
 
+def is_unfiltered(cells: Any) -> bool:
+    """Whether missing cells are text: pandas leaves them so beside numbers from 2^63 on."""
+    if str(cells.dtype) != "string" or not isinstance(cells[0], str):
+        return False
+    maybe = cells[0] in NOTHING or is_number(cells[0])
+    return maybe and not set(NOTHING).isdisjoint(cells)
+
+
 def parse_whole(path: Path, layout: Layout, names: Sequence[str]) -> dict[str, Column]:
     """Columns whose blocks differ in type, each parsed at once from the text of its cells."""
     texts = {name: io.BytesIO() for name in names}
@@ -618,7 +634,7 @@ def parse_whole(path: Path, layout: Layout, names: Sequence[str]) -> dict[str, C
             text.write(rows.getvalue().encode())
     found = {}
     for name in names:
-        block = Block(texts.pop(name).getvalue(), np.empty(0))
+        block = Block(texts.pop(name).getvalue(), range(0))
         cells = parse_block(block, replace(layout, columns=(name,)), path)[name].array
         found[name] = column_of(cells)
     return found
