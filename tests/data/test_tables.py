@@ -221,6 +221,51 @@ def test_types_do_not_depend_on_how_many_rows_are_parsed_at_a_time(tmp_path, mon
     assert whole["d"].tolist() == [2**64 - 1, 1, 2, 3, 4]
 
 
+LARGE = "18446744073709551615"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["", "", "true", "", "false"],
+        ["", "x", "", "y"],
+        ["", "1", "2.5", ""],
+        ["1", "true"],
+        [LARGE, "1", "2"],
+        [LARGE, "", "1"],
+        [LARGE, "1.5"],
+        ["a", LARGE, "", "3"],
+        ["9007199254740993", "1.5"],
+        ["1.5", "9" * 25],
+        ["9" * 25, "1.5"],
+        ["", ""],
+        ["\ufeffx", "\ufeffy"],
+    ],
+)
+@pytest.mark.parametrize("size", [1, 12, 30])
+def test_a_column_has_one_type_however_its_rows_are_read(tmp_path, monkeypatch, cells, size):
+    path = written(tmp_path, "a,b\n" + "".join(f"{cell},0\n" for cell in cells))
+    whole = read(path, "header=yes").frame
+    read_at_a_time(monkeypatch, size)
+    found = read(path, "header=yes").frame
+    pd.testing.assert_frame_equal(found, whole, check_exact=True)
+    assert len(found) == len(cells)
+
+
+def test_a_byte_order_mark_is_part_of_a_cell_below_the_first_line(tmp_path):
+    frame = read(written(tmp_path, "\ufeffa,b\n\ufeffx,1\ny,2\n")).frame
+    assert frame.to_dict("list") == {"a": ["\ufeffx", "y"], "b": [1, 2]}
+
+
+@pytest.mark.parametrize("size", [1, 8, 2**18])
+@pytest.mark.parametrize("ending", ["\r", "\r\n"])
+def test_rows_that_make_up_for_each_other_are_refused(tmp_path, monkeypatch, size, ending):
+    read_at_a_time(monkeypatch, size)
+    text = ending.join(["a,b,c", *["1,2,3"] * 5, "1,2", "3,4,5,6", ""])
+    with pytest.raises(DataError, match=r"line 7: expected 3 cells, found 2"):
+        read(written(tmp_path, text))
+
+
 @pytest.mark.parametrize(
     ("text", "column"),
     [
