@@ -263,7 +263,7 @@ def test_rows_that_make_up_for_each_other_are_refused(tmp_path, monkeypatch, siz
     read_at_a_time(monkeypatch, size)
     text = ending.join(["a,b,c", *["1,2,3"] * 5, "1,2", "3,4,5,6", ""])
     with pytest.raises(DataError, match=r"line 7: expected 3 cells, found 2"):
-        read(written(tmp_path, text))
+        read(written(tmp_path, text), "header=no")
 
 
 @pytest.mark.parametrize(
