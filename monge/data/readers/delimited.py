@@ -111,7 +111,7 @@ class RowSpans:
 def read(path: Path, options: Options) -> DelimitedTable:
     layout = find_layout(path, options)
     frame, lines, commas = parse(path, layout)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if layout.full_stops:
         notes += (f"every line of {path.name} ends with a full stop, which is not read as data",)
     if commas:
@@ -126,7 +126,7 @@ class TextFile:
         self.path, self.taken = path, 0  # bytes so far
         self.rest = b""  # read after the last end of a line
         try:
-            opened = gzip.open if path.suffix == ".gz" else open
+            opened: Any = gzip.open if path.suffix == ".gz" else open
             self.file = opened(path, "rb")
             self.rest = self.file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
         except (OSError, EOFError, zlib.error) as error:
@@ -593,7 +593,7 @@ def parse_block(block: Block, layout: Layout, path: Path, **more: Any) -> pd.Dat
     import pandas as pd
 
     content = block.content
-    options = {
+    options: dict[str, Any] = {
         "sep": layout.mark,
         "header": None,
         "names": list(layout.columns),
