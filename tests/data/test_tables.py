@@ -150,6 +150,12 @@ def read(path, *settings):
     return delimited.read(path, Options().override(*settings))
 
 
+def read_at_a_time(monkeypatch, size):
+    """Blocks of as few bytes as may be."""
+    for name, value in (("BLOCK", size), ("PER_COLUMN", 1), ("OPENING", size)):
+        monkeypatch.setattr(delimited, name, value)
+
+
 def test_a_quoted_name_keeps_its_line_break(tmp_path):
     sheet = read(written(tmp_path, '"pay\nper day",job\n1,x\n2,y\n'))
     assert list(sheet.frame) == ["pay\nper day", "job"]
@@ -186,13 +192,11 @@ CELLS = [
 @given(
     st.lists(st.lists(st.sampled_from(CELLS), min_size=2, max_size=2), min_size=1, max_size=6),
     st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"]),
-    st.integers(4, 9),
-    st.integers(1, 9),
+    st.integers(1, 30),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_rows_are_those_of_the_csv_module(tmp_path, monkeypatch, rows, ending, block, cells):
-    monkeypatch.setattr(delimited, "BLOCK", block)
-    monkeypatch.setattr(delimited, "CELLS", cells)
+def test_rows_are_those_of_the_csv_module(tmp_path, monkeypatch, rows, ending, block):
+    read_at_a_time(monkeypatch, block)
     text = ending.join(map(",".join, [["first", "second"], *rows])) + ending
     sheet = read(written(tmp_path, text), "header=yes")
     wanted = list(by_csv(text.replace("\r\n", "\n")))[1:]
@@ -211,10 +215,55 @@ def test_types_do_not_depend_on_how_many_rows_are_parsed_at_a_time(tmp_path, mon
         "2,2.5,false,1,\n07,3,0,2,\n4,,1,3,\nx,4,true,4,u\n",
     )
     whole = read(path).frame
-    monkeypatch.setattr(delimited, "CELLS", 10)
+    read_at_a_time(monkeypatch, 1)
     pd.testing.assert_frame_equal(read(path).frame, whole)
     assert whole["a"].tolist() == ["1", "2", "07", "4", "x"]
     assert whole["d"].tolist() == [2**64 - 1, 1, 2, 3, 4]
+
+
+LARGE = "18446744073709551615"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["", "", "true", "", "false"],
+        ["", "x", "", "y"],
+        ["", "1", "2.5", ""],
+        ["1", "true"],
+        [LARGE, "1", "2"],
+        [LARGE, "", "1"],
+        [LARGE, "1.5"],
+        ["a", LARGE, "", "3"],
+        ["9007199254740993", "1.5"],
+        ["1.5", "9" * 25],
+        ["9" * 25, "1.5"],
+        ["", ""],
+        ["\ufeffx", "\ufeffy"],
+    ],
+)
+@pytest.mark.parametrize("size", [1, 12, 30])
+def test_a_column_has_one_type_however_its_rows_are_read(tmp_path, monkeypatch, cells, size):
+    path = written(tmp_path, "a,b\n" + "".join(f"{cell},0\n" for cell in cells))
+    whole = read(path, "header=yes").frame
+    read_at_a_time(monkeypatch, size)
+    found = read(path, "header=yes").frame
+    pd.testing.assert_frame_equal(found, whole, check_exact=True)
+    assert len(found) == len(cells)
+
+
+def test_a_byte_order_mark_is_part_of_a_cell_below_the_first_line(tmp_path):
+    frame = read(written(tmp_path, "\ufeffa,b\n\ufeffx,1\ny,2\n")).frame
+    assert frame.to_dict("list") == {"a": ["\ufeffx", "y"], "b": [1, 2]}
+
+
+@pytest.mark.parametrize("size", [1, 8, 2**18])
+@pytest.mark.parametrize("ending", ["\r", "\r\n"])
+def test_rows_that_make_up_for_each_other_are_refused(tmp_path, monkeypatch, size, ending):
+    read_at_a_time(monkeypatch, size)
+    text = ending.join(["a,b,c", *["1,2,3"] * 5, "1,2", "3,4,5,6", ""])
+    with pytest.raises(DataError, match=r"line 7: expected 3 cells, found 2"):
+        read(written(tmp_path, text), "header=no")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +300,7 @@ def test_cells_may_be_longer_than_the_csv_module_allows(tmp_path, text, name):
 )
 @pytest.mark.parametrize("block", [3, 4, 5, 2**20])
 def test_a_space_before_a_cell_is_no_part_of_it(tmp_path, monkeypatch, text, block):
-    monkeypatch.setattr(delimited, "BLOCK", block)
+    read_at_a_time(monkeypatch, block)
     frame = read(written(tmp_path, text), "header=no").frame
     assert frame.to_dict("list") == {"c1": ["u", "v"], "c2": ["x", "y"]}
 

@@ -1,7 +1,7 @@
 """Text files of rows and cells, cut by commas, tabs, semicolons or blanks, named or not.
 
-The bytes of a file are looked over once in numpy, which finds the lines, the rows and every row of
-another width, and are then parsed once by pandas.
+A file is read a block of whole rows at a time. In each block the rows are counted, every row of
+another width is found, and pandas parses the cells; only the parsed columns stay in memory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,18 +40,19 @@ BLANKS = re.compile(rb'((?:^|(?<=[ \t]))"[^"\n]*")|[ \t\v\f]+', re.M)
 SNIFFED = 50
 """Lines that decide what separates cells, and whether the first of them is names."""
 NEWLINE, QUOTE, SPACE = b'\n" '
-BLOCK = 2**20
-"""Bytes that are looked over at a time."""
-CELLS = 2**18
-"""Cells that are parsed at a time; the memory of the parser grows with them."""
-PLAIN = {
-    "Int64": "int64",
-    "UInt64": "uint64",
-    "Float64": "float64",
-    "boolean": "bool",
-    "string": "str",
-}
-"""What holds a column in which nothing is missing."""
+BLOCK, LARGEST, SHARE = 2**18, 2**21, 10
+"""Bytes that are read at a time: at first, at most, and the part of what was read before. Parsing
+takes eight times the memory of its text, which for a part of 1/16 is half of the file."""
+PER_COLUMN = 2**12
+"""Bytes that are read at a time for each column at least; every column of a block costs time."""
+OPENING = 2**16
+"""Bytes in which the separator and the header are looked for first."""
+PLAIN = {"Int64": "int64", "UInt64": "uint64", "Float64": "float64", "boolean": "bool"}
+"""What holds numbers none of which is missing."""
+FILLERS = {"int64": 0, "uint64": 0, "float64": np.nan, "bool": False}
+"""What stands for a number that is missing."""
+EXACT = 2**53
+"""Whole numbers up to here are the same as floats."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,36 @@ class DelimitedTable:
     lines: np.ndarray  # (N,) from 1
     named: bool
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a file writes its rows."""
+
+    mark: str  # between cells, after `clean`
+    blanks: bool  # stand between cells
+    full_stops: bool  # end every line
+    columns: tuple[str, ...]
+    named: bool
+    decimal: str
+
+    @property
+    def width(self) -> int:
+        return len(self.columns)
+
+    def clean(self, content: bytes) -> bytes:
+        """Whole lines as rows whose cells are cut by `mark` alone."""
+        if self.full_stops:
+            content = re.sub(rb"\.$", b"", content, flags=re.M)
+        return tabbed(content) if self.blanks else content
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a file, each of the same number of cells and none blank."""
+
+    content: bytes
+    lines: range | np.ndarray  # (B,) from 1, that each row begins on
 
 
 @dataclass(frozen=True)
@@ -78,88 +109,123 @@ class RowSpans:
 
 
 def read(path: Path, options: Options) -> DelimitedTable:
-    content, notes = without_full_stops(load(path), path)
-    mark = separator(head(content), path)
-    if mark is None:
-        content, mark = tabbed(content), "\t"
-    rows = check(filled(find_rows(content, mark, path), content), mark, path)
-    sample = cut(head(content), mark, skipinitialspace=True)
+    layout = find_layout(path, options)
+    frame, lines, commas = parse(path, layout)
+    notes: tuple[str, ...] = ()
+    if layout.full_stops:
+        notes += (f"every line of {path.name} ends with a full stop, which is not read as data",)
+    if commas:
+        notes += (f"commas between digits of {path.name} are read as decimal points",)
+    return DelimitedTable(frame, lines, layout.named, notes)
+
+
+class TextFile:
+    """The UTF-8 text of a file, some lines at a time, unpacked where its name ends in .gz."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.taken = path, 0  # bytes so far
+        self.rest = b""  # read after the last end of a line
+        try:
+            opened: Any = gzip.open if path.suffix == ".gz" else open
+            self.file = opened(path, "rb")
+            self.rest = self.file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
+        except (OSError, EOFError, zlib.error) as error:
+            raise self.unreadable(error) from error
+
+    def __enter__(self) -> TextFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def unreadable(self, error: Exception) -> DataError:
+        return DataError(f"{self.path} cannot be read ({error}); check the file")
+
+    def read(self, size: int) -> bytes:
+        """The next lines, of about as many bytes, each of which ends in \\n; none at the end."""
+        parts, end = [self.rest], 0
+        try:
+            while not end and (part := self.file.read(size)):
+                # \r alone may end lines, the last of a part only if no \n follows
+                end = part.rfind(b"\n") + 1 or part.rfind(b"\r", 0, -1) + 1
+                parts.append(part)
+        except (OSError, EOFError, zlib.error) as error:
+            raise self.unreadable(error) from error
+        self.rest = parts[-1][end:] if end else b""
+        if end:
+            parts[-1] = parts[-1][:end]
+        content = b"".join(parts)
+        self.check(content)
+        self.taken += len(content)
+        if b"\r" in content:
+            content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return content if not content or content.endswith(b"\n") else content + b"\n"
+
+    def check(self, content: bytes) -> None:
+        if content.isascii():
+            return
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.path} is not UTF-8 text (byte {self.taken + error.start}); save it as "
+                "UTF-8, or check that it is a table"
+            ) from error
+
+
+def find_layout(path: Path, options: Options) -> Layout:
+    content, complete = opening(path, 2 * SNIFFED)
+    stops = full_stops(head(content), path)
+    layout = Layout(",", False, stops, (), False, ".")
+    mark = separator(head(layout.clean(content)), path)
+    layout = replace(layout, mark=mark or "\t", blanks=mark is None)
+    mark = layout.mark
+    content = layout.clean(content)
+    rows, quote = find_rows(content, mark)
+    if quote is not None and not complete and not len(rows.line):
+        content = layout.clean(opening(path, sys.maxsize)[0])
+        rows, quote = find_rows(content, mark)
+    if not len(rows.line):
+        raise unclosed(content, quote, 1, path)
     first = cells_of(content[rows.start[0] : rows.end[0]], mark)
+    sample = cut(head(content), mark, skipinitialspace=True)
     named = options.header == "yes" or (
         options.header == "auto" and is_header(first, sample[1:], mark)
     )
     columns = column_names(first, path) if named else [f"c{i + 1}" for i in range(len(first))]
-    if named and len(rows.line) == 1:
-        raise DataError(
-            f"{path}: expected rows below the line of column names, found none; add "
-            "rows, or set data.header=no if the first line is data"
-        )
-    rows = rows.take(slice(int(named), None))
-    content, start = joined(content, rows)
-    lines = rows.line
-    del rows  # 24 bytes per row that parsing does not need
-    frame, commas = parse(content, start, len(lines), mark, columns, path)
-    if commas:
-        notes += (f"commas between digits of {path.name} are read as decimal points",)
-    return DelimitedTable(frame, lines, named, notes)
+    below = head(content[rows.end[0] :] if named else content)
+    decimal = "," if mark == ";" and COMMA.search("\n".join(below)) else "."
+    return replace(layout, columns=tuple(columns), named=named, decimal=decimal)
 
 
-def load(path: Path) -> bytes:
-    """The UTF-8 text of a file with lines that end in \\n, unpacked where its name ends in .gz."""
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); check the file") from error
-    content = content.removeprefix(codecs.BOM_UTF8)
-    if not content.isascii():
-        check_text(content, path)
-    if b"\r" in content:
-        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    if (place := content.find(b"\0")) >= 0:
-        line = content.count(b"\n", 0, place) + 1
-        raise DataError(
-            f"{path}, line {line}: expected text, found a NUL byte; save the file as "
-            "UTF-8 text, or check that it is a table"
-        )
+def opening(path: Path, count: int) -> tuple[bytes, bool]:
+    """The beginning of a file with as many lines that are not blank, and whether it is all."""
+    content = b""
+    with TextFile(path) as file:
+        while text := file.read(max(OPENING, len(content))):
+            content += text
+            if len(head(content, count)) == count:
+                return content, False
     if not content or content.isspace():
         raise DataError(f"{path} is empty; give it rows")
-    return content
+    return content, True
 
 
-def check_text(content: bytes, path: Path) -> None:
-    """A DataError where bytes are not UTF-8, decoded a block at a time to hold none of them."""
-    place, whole = 0, memoryview(content)
-    try:
-        while place < len(content):
-            final = place + BLOCK >= len(content)
-            place += codecs.utf_8_decode(whole[place : place + BLOCK], "strict", final)[1]
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 text (byte {place + error.start}); save it as "
-            "UTF-8, or check that it is a table"
-        ) from error
+def head(content: bytes, count: int = SNIFFED) -> list[str]:
+    """The first lines that are not blank."""
+    lines = (line for line in io.BytesIO(content) if line.strip())
+    return [line.decode().rstrip("\n") for line in islice(lines, count)]
 
 
-def head(content: bytes, start: int = 0) -> list[str]:
-    """The first lines from a byte on that are not blank."""
-    file = io.BytesIO(content)
-    file.seek(start)
-    return list(islice((line.decode().rstrip("\n") for line in file if line.strip()), SNIFFED))
-
-
-def without_full_stops(content: bytes, path: Path) -> tuple[bytes, tuple[str, ...]]:
-    """A full stop that ends every line is no part of its last cell."""
-    some = head(content)[1:]
-    if not some or "," not in some[0] or not all(line.endswith(".") for line in some):
-        return content, ()
-    full = [line for line in content.split(b"\n") if line.strip()][1:]
-    if not all(line.endswith(b".") for line in full):
-        return content, ()
-    return re.sub(rb"\.$", b"", content, flags=re.M), (
-        f"every line of {path.name} ends with a full stop, which is not read as data",
-    )
+def full_stops(some: Sequence[str], path: Path) -> bool:
+    """Whether a full stop that is no part of the last cell ends every line but the first."""
+    below = some[1:]
+    if not below or "," not in below[0] or not all(line.endswith(".") for line in below):
+        return False
+    with TextFile(path) as file:
+        texts = iter(lambda: file.read(BLOCK), b"")
+        lines = (line for text in texts for line in text.split(b"\n") if line.strip())
+        return all(line.endswith(b".") for line in islice(lines, 1, None))
 
 
 def separator(some: Sequence[str], path: Path) -> str | None:
@@ -199,115 +265,152 @@ def tabbed(content: bytes) -> bytes:
     return b"\n".join(b"\t".join(line.split()) for line in content.split(b"\n"))
 
 
-def find_rows(content: bytes, mark: str, path: Path) -> RowSpans:
-    """Every row, blank lines included; a quoted cell may hold marks and ends of lines."""
-    whole = np.frombuffer(content, np.uint8)
-    quotes = Quotes(whole, ord(mark)) if b'"' in content else None
-    end, line, cells = [], [], []
-    lines = marks = 0  # so far
-    for start in range(0, len(whole), BLOCK):
-        block = whole[start : start + BLOCK]
-        known = (block == NEWLINE) | (block == ord(mark))
-        places = np.flatnonzero(known if quotes is None else known | (block == QUOTE))
-        kinds = block[places]
-        every = np.flatnonzero(kinds == NEWLINE)
-        inner = np.zeros(len(every), bool)
-        if quotes is not None:
-            hidden = quotes.hidden(places + start, kinds)
-            inner, outer = hidden[every], ~hidden & (kinds != QUOTE)
-            places, kinds = places[outer], kinds[outer]
-        breaks = np.flatnonzero(kinds == NEWLINE)
-        end.append(places[breaks] + start)
-        line.append(np.flatnonzero(~inner) + lines)
-        cells.append(breaks - np.arange(len(breaks)) + marks)
-        lines, marks = lines + len(every), marks + len(kinds) - len(breaks)
-    if quotes is not None and quotes.open:
-        place = content.count(b"\n", 0, quotes.last) + 1
+def find_blocks(path: Path, layout: Layout) -> Iterator[Block]:
+    """The rows of a file below its names."""
+    mark, width = layout.mark, layout.width
+    line, skipped, held = 1, int(layout.named), b""  # held: a row that has not ended yet
+    with TextFile(path) as file:
+        while text := file.read(max(block_size(file.taken, width), len(held))):
+            content, held = held + layout.clean(text), b""
+            check_no_nul(content, line, path)
+            if not skipped and (count := regular_rows(content, mark, width)):
+                yield Block(content, range(line, line + count))
+                line += count
+                continue
+            rows, quote = find_rows(content, mark)
+            if quote is not None:
+                end = int(rows.end[-1]) + 1 if len(rows.line) else 0
+                content, held = content[:end], content[end:]
+            rows = check(filled(rows, content), width, line, mark, path)
+            rows, skipped = rows.take(slice(skipped, None)), max(skipped - len(rows.line), 0)
+            if len(rows.line):
+                yield Block(joined(content, rows), rows.line + line - 1)
+            line += content.count(b"\n")
+    if held:
+        raise unclosed(held, find_rows(held, mark)[1], line, path)
+
+
+def block_size(taken: int, width: int) -> int:
+    return max(min(max(BLOCK, taken // SHARE), LARGEST), PER_COLUMN * width)
+
+
+def check_no_nul(content: bytes, line: int, path: Path) -> None:
+    if (place := content.find(b"\0")) >= 0:
+        line += content.count(b"\n", 0, place)
         raise DataError(
-            f"{path}, line {place}: expected a closing quote for the cell that begins "
-            "with one, found the end of the file; close it, or double a quote that "
-            "is part of the cell"
+            f"{path}, line {line}: expected text, found a NUL byte; save the file as "
+            "UTF-8 text, or check that it is a table"
         )
-    if not content.endswith(b"\n"):
-        for found, last in ((end, len(whole)), (line, lines), (cells, marks)):
-            found.append(np.array([last]))
-    ends, after, cut = (np.concatenate(found) for found in (end, line, cells))
-    return RowSpans(
-        np.append(0, ends[:-1] + 1),
-        ends,
-        np.append(0, after[:-1] + 1) + 1,
-        np.diff(cut, prepend=0) + 1,
+
+
+def unclosed(content: bytes, quote: int | None, line: int, path: Path) -> DataError:
+    line += content.count(b"\n", 0, quote)
+    return DataError(
+        f"{path}, line {line}: expected a closing quote for the cell that begins "
+        "with one, found the end of the file; close it, or double a quote that "
+        "is part of the cell"
     )
 
 
-class Quotes:
-    """Which quotes open and close cells, found from the beginning of a file on.
+def regular_rows(content: bytes, mark: str, width: int) -> int:
+    """The number of rows where each line is one of as many cells; none if that is not sure."""
+    whole = np.frombuffer(content, np.uint8)
+    if width == 1 or mark == "\t":  # a blank line may have as many cells as a row
+        starts = whole[:-1] == NEWLINE
+        if whole[0] <= SPACE or (starts & (whole[1:] <= SPACE)).any():
+            return 0
+    if QUOTE in content:
+        quotes, newlines = whole == QUOTE, whole == NEWLINE
+        inside = odd(quotes)
+        before = newlines | quotes | (whole == ord(mark))
+        # a quote that opens a cell elsewhere, and a line break within a cell
+        if ((quotes & inside)[1:] > before[:-1]).any() or (newlines & inside).any():
+            return 0
+        content = (whole * ~inside).tobytes()
+    kinds = content.translate(None, bytes(set(range(256)) - {NEWLINE, ord(mark)}))
+    count = len(kinds) // width
+    return count if kinds == (mark.encode() * (width - 1) + b"\n") * count else 0
+
+
+def odd(marks: np.ndarray) -> np.ndarray:
+    """Whether the number of marks up to each place is odd (N,), found for 64 places at a time."""
+    words = np.zeros(-(-len(marks) // 64), "<u8")
+    packed = np.packbits(marks, bitorder="little")
+    words.view(np.uint8)[: len(packed)] = packed
+    for step in (1, 2, 4, 8, 16, 32):
+        words ^= words << np.uint64(step)
+    words[1:] ^= np.uint64(0) - np.bitwise_xor.accumulate(words >> np.uint64(63))[:-1]
+    return np.unpackbits(words.view(np.uint8), count=len(marks), bitorder="little").view(bool)
+
+
+def find_rows(content: bytes, mark: str) -> tuple[RowSpans, int | None]:
+    """Every row that ends in whole lines, blank ones included, and the quote of a cell that does
+    not end; a quoted cell may hold marks and ends of lines."""
+    whole = np.frombuffer(content, np.uint8)
+    places = np.flatnonzero((whole == NEWLINE) | (whole == ord(mark)) | (whole == QUOTE))
+    kinds = whole[places]
+    flips = kinds == QUOTE
+    quotes = active_quotes(whole, places[flips], ord(mark))
+    flips[flips] = np.isin(places[flips], quotes)
+    inside = np.cumsum(flips) % 2 == 1
+    breaks = kinds == NEWLINE
+    marks = np.cumsum((kinds == ord(mark)) & ~inside)
+    outer = breaks & ~inside
+    ends, lines, cells = places[outer], np.cumsum(breaks)[outer], marks[outer]
+    rows = RowSpans(
+        np.append(0, ends + 1)[:-1],
+        ends,
+        np.append(0, lines)[:-1] + 1,
+        np.diff(cells, prepend=0) + 1,
+    )
+    return rows, int(quotes[-1]) if len(quotes) % 2 else None
+
+
+def active_quotes(whole: np.ndarray, places: np.ndarray, mark: int) -> np.ndarray:
+    """Those of the quotes at `places` that open and close cells, from the start of a row on.
 
     A quote opens a cell where it is the first of it, and closes the one that is open; right after
     that it opens the same cell again, which is how a quote within a cell is written. Any other is
     a character like others, as for `csv` and pandas.
     """
-
-    def __init__(self, whole: np.ndarray, mark: int) -> None:
-        self.whole, self.mark = whole, mark
-        self.open, self.last = False, -2  # whether a cell is, and the quote that did it
-
-    def hidden(self, places: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """Whether each place of a block, quotes among them, is within a quoted cell (B,)."""
-        before, flips = self.open, kinds == QUOTE
-        every = places[flips]
-        active = self.active(every)
-        if len(active) < len(every):
-            flips[flips] = np.isin(every, active)
-        return (np.cumsum(flips, dtype=np.uint8) + np.uint8(before)) & 1 == 1
-
-    def active(self, places: np.ndarray) -> np.ndarray:
-        """Those of the quotes at `places` that open and close cells."""
-        if not len(places):
-            return places
-        again = np.diff(places, prepend=self.last) == 1
-        opens = slice(int(self.open), None, 2)
-        if not self.first_of_cell(places[opens][~again[opens]]).all():
-            places = self.one_by_one(places, self.first_of_cell(places))
-        self.open = self.open ^ (len(places) % 2 == 1)
-        self.last = int(places[-1]) if len(places) else self.last
+    again = np.diff(places, prepend=-2) == 1
+    first = first_of_cell(whole, places, mark)
+    if (first | again)[::2].all():
         return places
+    found, is_open, last = [], False, -2
+    for place, begins in zip(places.tolist(), first.tolist(), strict=True):
+        if is_open or begins or place == last + 1:
+            found.append(place)
+            is_open, last = not is_open, place
+    return np.array(found, np.int64)
 
-    def first_of_cell(self, places: np.ndarray) -> np.ndarray:
-        """Whether only spaces stand between each quote and the mark or line end before it."""
-        before = places - 1
-        while len(step := np.flatnonzero((before >= 0) & (self.whole[before] == SPACE))):
-            before[step] -= 1
-        byte = self.whole[before]
-        return (before < 0) | (byte == self.mark) | (byte == NEWLINE)
 
-    def one_by_one(self, places: np.ndarray, first: np.ndarray) -> np.ndarray:
-        found, is_open, last = [], self.open, self.last
-        for place, begins in zip(places.tolist(), first.tolist(), strict=True):
-            if is_open or begins or place == last + 1:
-                found.append(place)
-                is_open, last = not is_open, place
-        return np.array(found, np.int64)
+def first_of_cell(whole: np.ndarray, places: np.ndarray, mark: int) -> np.ndarray:
+    """Whether only spaces stand between each quote and the mark or line end before it."""
+    before = places - 1
+    while len(step := np.flatnonzero((before >= 0) & (whole[before] == SPACE))):
+        before[step] -= 1
+    byte = whole[before]
+    return (before < 0) | (byte == mark) | (byte == NEWLINE)
 
 
 def filled(rows: RowSpans, content: bytes) -> RowSpans:
     """The rows that are not blank lines."""
     whole = np.frombuffer(content, np.uint8)
-    last = np.maximum(rows.end - 1, rows.start).clip(max=len(whole) - 1)
-    first = rows.start.clip(max=len(whole) - 1)
-    maybe = np.flatnonzero((whole[first] <= SPACE) & (whole[last] <= SPACE))
+    last = np.maximum(rows.end - 1, rows.start)
+    maybe = np.flatnonzero((whole[rows.start] <= SPACE) & (whole[last] <= SPACE))
     blank = [row for row in maybe.tolist() if not content[rows.start[row] : rows.end[row]].strip()]
     return rows.take(np.delete(np.arange(len(rows.line)), blank)) if blank else rows
 
 
-def check(rows: RowSpans, mark: str, path: Path) -> RowSpans:
-    """`rows`, all of which have as many cells as the first."""
-    wrong = np.flatnonzero(rows.cells != rows.cells[0])
+def check(rows: RowSpans, width: int, line: int, mark: str, path: Path) -> RowSpans:
+    """`rows` of a block that begins on a line, all of which have as many cells."""
+    wrong = np.flatnonzero(rows.cells != width)
     if len(wrong):
         row = wrong[0]
         quote = "" if mark == "\t" else f" or quote cells containing {mark!r}"
         raise DataError(
-            f"{path}, line {rows.line[row]}: expected {rows.cells[0]} cells, found "
+            f"{path}, line {rows.line[row] + line - 1}: expected {width} cells, found "
             f"{rows.cells[row]}; fix the line{quote}"
         )
     return rows
@@ -352,47 +455,122 @@ def column_names(cells: Sequence[str], path: Path) -> list[str]:
     return names
 
 
-def joined(content: bytes, rows: RowSpans) -> tuple[bytes, int]:
-    """Content without blank lines between the rows, which pandas takes for rows, and the byte
-    at which the first row begins."""
+def joined(content: bytes, rows: RowSpans) -> bytes:
+    """The text of rows without blank lines between them, which pandas takes for rows."""
     gaps = np.flatnonzero(rows.start[1:] != rows.end[:-1] + 1)
-    if not len(gaps):
-        return content, int(rows.start[0])
     spans = zip(rows.start[[0, *gaps + 1]], rows.end[[*gaps, -1]], strict=True)
-    return b"".join(content[begin : end + 1] for begin, end in spans), 0
+    return b"".join(content[begin : end + 1] for begin, end in spans)
 
 
-def parse(
-    content: bytes, start: int, count: int, mark: str, columns: list[str], path: Path
-) -> tuple[pd.DataFrame, bool]:
-    """The cells of the `count` rows from a byte on, and whether a column has decimal commas."""
+def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
+    """The cells of a file, the line of each row, and whether a column has decimal commas."""
     import pandas as pd
 
-    decimal = "," if mark == ";" and COMMA.search("\n".join(head(content, start))) else "."
-    options = {
-        "sep": mark,
-        "header": None,
-        "names": columns,
-        "index_col": False,
-        "decimal": decimal,
-        "skipinitialspace": has_leading_spaces(content, mark),
-        "skip_blank_lines": False,
-        "keep_default_na": False,
-        "na_values": list(NOTHING),
-        "dtype_backend": "numpy_nullable",
-        "low_memory": False,
-        "nrows": count,
-    }
-    try:
-        found = typed(content, start, options)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{path} cannot be read as a table ({error}); fix the file") from error
-    commas = decimal == "," and any(str(column.dtype) == "Float64" for column in found.values())
-    for name in columns if mark == ";" else ():
-        swapped = with_points(found[name])
-        commas |= swapped is not None
-        found[name] = found[name] if swapped is None else swapped
-    return pd.DataFrame({name: plain(found.pop(name)) for name in columns}, copy=False), commas
+    columns = {name: Column() for name in layout.columns}
+    size, lines = path.stat().st_size, []
+    for block in find_blocks(path, layout):
+        lines.append(block.lines)
+        likely = size * len(block.lines) // len(block.content)
+        for name, piece in parse_block(block, layout, path).items():
+            columns[str(name)].mixed |= is_unfiltered(piece.array)
+            columns[str(name)].add(piece.array, likely)
+    if not lines:
+        raise DataError(
+            f"{path}: expected rows below the line of column names, found none; add "
+            "rows, or set data.header=no if the first line is data"
+        )
+    mixed = [name for name, column in columns.items() if column.mixed]
+    columns |= parse_whole(path, layout, mixed)
+    commas, frame = False, {}
+    for name in layout.columns:
+        frame[name] = columns.pop(name).series()
+        if layout.mark == ";" and (swapped := with_points(frame[name])) is not None:
+            frame[name], commas = swapped, True
+        commas |= layout.decimal == "," and str(frame[name].dtype).lower() == "float64"
+    return pd.DataFrame(frame, copy=False), listed(lines), commas
+
+
+def listed(lines: Sequence[range | np.ndarray]) -> np.ndarray:
+    """The lines of all blocks (N,); ranges of them take no memory before."""
+    found, stop = np.empty(sum(map(len, lines)), np.int64), 0
+    for some in lines:
+        start, stop = stop, stop + len(some)
+        found[start:stop] = np.arange(some.start, some.stop) if isinstance(some, range) else some
+    return found
+
+
+class Column:
+    """The cells of a column, block after block, of the type that pandas finds in all at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.kind: str | None = None  # of the cells; None as long as all are missing
+        self.mixed = False  # whether blocks differ in type; no cells are held then
+        self.values = np.zeros(0)  # (count or more,)
+        self.missing: np.ndarray | None = None  # (count or more,); None where no cell is
+
+    def add(self, cells: Any, likely: int) -> None:
+        """The cells of one more block; `likely` is how many there are in all."""
+        if self.mixed:
+            return
+        start, self.count = self.count, self.count + len(cells)
+        kind = PLAIN.get(str(cells.dtype), "object")
+        missing = kind in FILLERS and cells.isna()  # text holds pd.NA
+        if np.any(missing):
+            self.missing = np.zeros(0, bool) if self.missing is None else self.missing
+        if self.missing is not None:
+            self.missing = grown(self.missing, start, self.count, likely)
+            self.missing[start : self.count] = missing
+        if not np.all(missing):  # no type is known of missing cells
+            filler = {"na_value": FILLERS[kind]} if np.any(missing) else {}
+            self.hold(kind, cells.to_numpy(kind, **filler), start, likely)
+        if self.kind == "uint64" and self.missing is not None:
+            self.mixed = True  # pandas reads numbers from 2^63 on as text if a cell is missing
+        if self.mixed:
+            self.values = np.zeros(0)
+
+    def hold(self, kind: str, values: np.ndarray, start: int, likely: int) -> None:
+        if self.kind is None:
+            self.kind, self.values = kind, np.zeros(0, kind)
+        elif {kind, self.kind} == {"int64", "float64"}:
+            whole = values if kind == "int64" else self.values[:start]
+            # beyond, what pandas parses as a float may differ from the nearest one
+            self.mixed = whole.min(initial=0) < -EXACT or whole.max(initial=0) > EXACT
+            if self.kind == "int64":
+                self.kind, self.values = kind, self.values[:start].astype(kind)
+        elif kind != self.kind:
+            self.mixed = True
+        if not self.mixed:
+            self.values = grown(self.values, start, self.count, likely)
+            self.values[start : self.count] = values
+
+    def series(self) -> Any:
+        import pandas as pd
+
+        if self.kind is None:
+            return pd.Series(np.full(self.count, None), dtype="Int64")
+        values = grown(self.values, self.count, self.count, self.count)[: self.count]
+        missing = None if self.missing is None else self.missing[: self.count]
+        if self.kind == "object":
+            if missing is not None:
+                values[missing] = pd.NA
+            # `isna` takes three times as long
+            full = pd.api.types.infer_dtype(values, skipna=False) == "string"
+            return pd.Series(values, dtype="str" if full else "string", copy=False)
+        if missing is None:
+            return pd.Series(values, copy=False)
+        masked = {"float64": pd.arrays.FloatingArray, "bool": pd.arrays.BooleanArray}
+        return pd.Series(masked.get(self.kind, pd.arrays.IntegerArray)(values, missing))
+
+
+def grown(values: np.ndarray, start: int, stop: int, likely: int) -> np.ndarray:
+    """An array of `start` values with room for those up to `stop`, and for the likely number of
+    them unless that is far more; memory that is not written to is not taken."""
+    if stop <= len(values):
+        return values
+    longer = np.zeros(min(max(likely + likely // 16, 2 * start, stop), 8 * stop), values.dtype)
+    longer[: min(start, len(values))] = values[:start]
+    return longer
 
 
 def has_leading_spaces(content: bytes, mark: str) -> bool:
@@ -411,53 +589,74 @@ def has_leading_spaces(content: bytes, mark: str) -> bool:
     return False
 
 
-def typed(content: bytes, start: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Every column, of the type that all of its cells have: parsed some rows at a time, and at
-    once where those differ in type."""
+def parse_block(block: Block, layout: Layout, path: Path, **more: Any) -> pd.DataFrame:
     import pandas as pd
 
-    def opened(**more: Any) -> Any:
-        file = io.BytesIO(content)
-        file.seek(start)
-        return pd.read_csv(file, **options, **more)
-
-    with opened(chunksize=max(CELLS // len(options["names"]), 1)) as reader:
-        parts = [dict(part.items()) for part in reader]
-    found, differ = {}, []
-    for name in options["names"]:
-        pieces = [part.pop(name) for part in parts]
-        kinds = {str(piece.dtype) for piece in pieces}
-        if len(kinds) == 1 or kinds == {"Int64", "Float64"}:
-            found[name] = pd.concat(pieces, ignore_index=True) if len(pieces) > 1 else pieces[0]
-        else:
-            differ.append(name)
-    return found | (dict(opened(usecols=differ).items()) if differ else {})
-
-
-def plain(column: Any) -> Any:
-    """A column in which nothing is missing as the type that has no room for it."""
-    kind = PLAIN.get(str(column.dtype))
-    return column if kind is None or has_missing(column) else column.astype(kind)
+    content = block.content
+    options: dict[str, Any] = {
+        "sep": layout.mark,
+        "header": None,
+        "names": list(layout.columns),
+        "index_col": False,
+        "decimal": layout.decimal,
+        "skipinitialspace": has_leading_spaces(content, layout.mark),
+        "skip_blank_lines": False,
+        "keep_default_na": False,
+        "na_values": list(NOTHING),
+        "dtype_backend": "numpy_nullable",
+        "low_memory": False,
+    }
+    if content.startswith(codecs.BOM_UTF8):  # pandas removes one, which is part of a cell here
+        content = codecs.BOM_UTF8 + content
+    try:
+        return pd.read_csv(io.BytesIO(content), **options | more)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"{path} cannot be read as a table ({error}); fix the file") from error
 
 
-def has_missing(column: Any) -> bool:
-    """Whether a cell is missing; `isna` takes three times as long for text."""
-    import pandas as pd
+def is_unfiltered(cells: Any) -> bool:
+    """Whether missing cells are text: pandas leaves them so beside numbers from 2^63 on."""
+    if str(cells.dtype) != "string" or not isinstance(cells[0], str):
+        return False
+    maybe = cells[0] in NOTHING or is_number(cells[0])
+    return maybe and not set(NOTHING).isdisjoint(cells)
 
-    if str(column.dtype) != "string":
-        return bool(column.isna().any())
-    return pd.api.types.infer_dtype(column.to_numpy(object), skipna=False) != "string"
+
+def parse_whole(path: Path, layout: Layout, names: Sequence[str]) -> dict[str, Column]:
+    """Columns whose blocks differ in type, each parsed at once from the text of its cells."""
+    texts = {name: io.BytesIO() for name in names}
+    for block in find_blocks(path, layout) if names else ():
+        part = parse_block(block, layout, path, usecols=names, dtype=str, na_filter=False)
+        for name, text in texts.items():
+            rows = io.StringIO()
+            cells = ((cell,) for cell in part[name])
+            csv.writer(rows, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(cells)
+            text.write(rows.getvalue().encode())
+    found = {}
+    for name in names:
+        block = Block(texts.pop(name).getvalue(), range(0))
+        cells = parse_block(block, replace(layout, columns=(name,)), path)[name].array
+        found[name] = column_of(cells)
+    return found
+
+
+def column_of(cells: Any) -> Column:
+    column = Column()
+    column.add(cells, len(cells))
+    return column
 
 
 def with_points(column: Any) -> Any:
     """A column of text that is numbers, most with decimal commas; None for any other."""
     import pandas as pd
 
-    if str(column.dtype) != "string":
+    if pd.api.types.is_numeric_dtype(column.dtype):
         return None
+    column = column.astype("string")
     cells = column.str.strip()
     swapped = cells.str.replace(COMMA, ".", regex=True)
     numbers = pd.to_numeric(swapped, errors="coerce")
     if (swapped == cells).all() or numbers.notna().sum() < MOSTLY * column.notna().sum():
         return None
-    return numbers.convert_dtypes() if numbers.notna().equals(column.notna()) else swapped
+    found = numbers.convert_dtypes() if numbers.notna().equals(column.notna()) else swapped
+    return column_of(found.array).series()
