@@ -189,12 +189,15 @@ def write_intervals(run: Run, completed: Completed, out: Path) -> None:
     if out.suffix != ".csv":
         raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")
     table = frame(run, completed.x)
-    assert completed.low is not None and completed.high is not None
-    ends = {"low": frame(run, completed.low), "high": frame(run, completed.high)}
+    ends = {
+        name: frame(run, end)
+        for name, end in (("low", completed.low), ("high", completed.high))
+        if end is not None
+    }
     times = len(table) // len(completed.filled)
     filled = completed.filled.repeat_interleave(times, 0).numpy()
     for place, column in enumerate(run.space.columns or (run.space,)):
-        if column.kind not in ("real", "counts") or not filled.reshape(len(table), -1).any():
+        if column.kind not in ("real", "counts"):
             continue
         for name, other in ends.items():
             values = other.iloc[:, place].repeat(times).to_numpy()
