@@ -69,7 +69,7 @@ def total(model, space: Space) -> float:
     """The sum and integral of exp(log p) over all rows, empty cells included."""
     size = torch.cartesian_prod(*map(widths, space.columns)).prod(1)
     return sum(
-        float((model.log_prob(x).exp() * w).sum())
+        float((model.log_prob(x).detach().exp() * w).sum())
         for x, w in zip(states(space).split(50_000), size.split(50_000), strict=True)
     )
 
@@ -101,13 +101,13 @@ def conditional(model, space: Space, row: Tensor, hidden: Tensor) -> tuple[Tenso
     every = states(space)
     same = (every == row) | (every.isnan() & row.isnan()) | hidden
     found = every[same.all(1) & ~(space.empty(every) & hidden).any(1)]
-    return found, model.log_prob(found).softmax(0)
+    return found, model.log_prob(found).detach().softmax(0)
 
 
 def completion_error(
     model, space: Space, row: Tensor, hidden: Tensor, n: int, options=None
 ) -> float:
-    """Total variation between completions of a row and their distribution by brute force."""
+    """How far n completions of a row are from their distribution by brute force."""
     found, due = conditional(model, space, row, hidden)
     x = torch.where(hidden, torch.nan, row).expand(n, -1)
     batch = Batch(x, observed=(~hidden).expand(n, -1))
@@ -115,9 +115,20 @@ def completion_error(
     known = torch.where(hidden, 0.0, row).nan_to_num(-1.0)
     assert torch.equal(torch.where(hidden, 0.0, done).nan_to_num(-1.0), known.expand(n, -1))
     assert not bool((space.empty(done) & hidden).any())
+    return deviation(done, found, due)
+
+
+def deviation(done: Tensor, found: Tensor, due: Tensor) -> float:
+    """Pearson's statistic of rows (n, D) among the states (S, D) of probability `due`, in standard
+    deviations from its mean; states of which fewer than 5 rows are due count as one."""
     hits = (done.nan_to_num(-1.0)[:, None] == found.nan_to_num(-1.0)).all(2).double()  # (n, S)
     assert bool((hits.sum(1) == 1).all())
-    return float((hits.mean(0) - due).abs().sum()) / 2
+    count, rare = hits.sum(0), len(done) * due < 5
+    count = torch.cat([count[~rare], count[rare].sum(0, keepdim=True)])
+    due = len(done) * torch.cat([due[~rare], due[rare].sum(0, keepdim=True)])
+    pearson = float((count - due).square().div(due.clamp_min(5.0)).sum())
+    free = max(len(due) - 1, 1)
+    return (pearson - free) / (2 * free) ** 0.5
 
 
 def questions() -> itertools.product:
