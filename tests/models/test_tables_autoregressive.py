@@ -24,6 +24,7 @@ from mixed_table import (
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.models.autoregressive import _particles
 from monge.models.autoregressive.deep_nade import DeepNADE
 from monge.models.autoregressive.fvsbn import FVSBN
 from monge.models.autoregressive.made import MADE
@@ -43,7 +44,7 @@ every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 BITS = Space(kind="binary", shape=(5,), mean=(0.5,), scale=(0.5,), rows=600)
 
 
-def built(config, space: Space, x: torch.Tensor | None = None, strength: float = 1.5):
+def built(config, space: Space, x: torch.Tensor | None = None, strength: float = 5.0):
     """A model with strong dependence between the entries, in double precision."""
     torch.manual_seed(3)
     model = config.build(space)
@@ -71,27 +72,30 @@ def test_real_tables_integrate_to_one(config):
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("name", ["made", "nade", "relu", "fvsbn"])
 def test_completions_of_any_pattern_follow_the_conditional_given_present(name, cached):
-    model = built(CONFIGS[name], DISCRETE, discrete_rows())
+    # Rectified sums would grow without bounds.
+    strength = 1.5 if name == "relu" else 5.0
+    model = built(CONFIGS[name], DISCRETE, discrete_rows(), strength)
     options = model.SamplingConfig(particles=100, cached=cached)
     for row, hidden in islice(questions(), int(cached), None, 4):
-        assert completion_error(model, DISCRETE, row, hidden, 1000, options) < 5
+        assert completion_error(model, DISCRETE, row, hidden, 500, options) < 5
 
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("name", ["made", "nade", "relu", "fvsbn"])
-def test_particles_are_resampled_with_all_that_was_computed_of_them(name, cached):
-    """Bits of which every other one is seen: the particles are resampled on the way."""
-    model = built(CONFIGS[name], BITS, strength=4.0)
+def test_particles_are_resampled_with_all_that_was_computed_of_them(name, cached, monkeypatch):
+    """Bits of which every other one is seen, with the particles resampled after each."""
+    monkeypatch.setattr(_particles, "RESAMPLE_BELOW", 1.01)
+    model = built(CONFIGS[name], BITS, strength=8.0 if name == "fvsbn" else 4.0)
     row = torch.tensor([0.0, 1, 0, 0, 0], dtype=torch.float64)
     hidden = torch.tensor([True, False, True, False, True])
     found, due = bits_conditional(model, row, hidden)
-    n = 1000
+    n = 500
     batch = Batch(row.expand(n, 5), observed=(~hidden).expand(n, 5))
     options = model.SamplingConfig(particles=100, cached=cached)
     done = model.complete(batch, options, make_generator(1))
     count, median, worst = model.effective
     assert count == 100
-    assert worst <= median < 50  # below half, so that there was resampling
+    assert 1 <= worst <= median < 99.9
     assert f"{median:.3g}" in model.completion
     assert deviation(done, found, due) < 5
 
@@ -107,8 +111,7 @@ def test_few_particles_are_far_from_the_conditional():
     model = built(CONFIGS["nade"], DISCRETE, discrete_rows())
     options = model.SamplingConfig(particles=1)
     errors = [
-        completion_error(model, DISCRETE, row, hidden, 1000, options)
-        for row, hidden in questions()
+        completion_error(model, DISCRETE, row, hidden, 500, options) for row, hidden in questions()
     ]
     assert max(errors) > 20
 
@@ -136,7 +139,7 @@ def test_an_order_that_starts_with_what_is_known_is_completed_given_present():
 
     for row, hidden in islice(questions(), 0, None, 3):
         one = Reordered(hidden)
-        assert completion_error(one, DISCRETE, row, hidden, 1000, options) < 5
+        assert completion_error(one, DISCRETE, row, hidden, 500, options) < 5
 
 
 @every

@@ -22,6 +22,9 @@ from ...core.batch import Batch
 from ...nn.autoregressive.incremental import EntryStepper
 from ...prob.distributions import Distribution, sample_categorical
 
+RESAMPLE_BELOW = 0.5
+"""Share of the particles: an effective sample size below it makes a row resample them."""
+
 
 @dataclass(frozen=True)
 class FilledRows:
@@ -84,7 +87,7 @@ class ParticleRows:
     def resample(self, steps: EntryStepper) -> None:
         """Resample the particles of the rows whose effective sample size is low."""
         rows, particles = self.log_weight.shape
-        low = effective_size(self.log_weight) < particles / 2
+        low = effective_size(self.log_weight) < RESAMPLE_BELOW * particles
         if not bool(low.any()):
             return
         u = torch.rand(rows, generator=self.generator, device=self.x.device).double()

@@ -336,30 +336,38 @@ class LatentVariableModel(
     ) -> Tensor:
         options = options or self.SamplingConfig()
         assert isinstance(options, self.SamplingConfig), "expected a SamplingConfig"
-        question, batch = batch, self.known_cells(batch)
-        current = batch
+        known = self.known_cells(batch)
+        current = known
         for _ in range(options.sweeps):  # pseudo-Gibbs: z ~ q(z | x), x_missing ~ p(x | z)
             h, context = self.posterior_params(current)
             code = self.sample_posterior(h, context, self.sample_noise(1, h, generator))
-            current = self.fill_missing(batch, code.z[0], context, generator)
+            current = self.fill_missing(known, code.z[0], context, generator)
         if options.method == "gibbs":
-            return self.fill_empty(question, current, code.z[0], context, generator)
-        h, context = self.posterior_params(current)
+            return self.fill_empty(batch, current, code.z[0], context, generator)
+        z, log_weights, context = self.weigh_codes(known, current, options.samples, generator)
+        which = torch.multinomial(log_weights.T.softmax(1), 1, generator=generator)[:, 0]
+        z = z[which, torch.arange(len(batch))]
+        current = self.fill_missing(known, z, context, generator)
+        return self.fill_empty(batch, current, z, context, generator)
+
+    def weigh_codes(
+        self, known: Batch, filled: Batch, samples: int, generator: Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes z (K, B, latent) ~ q(z | filled rows) with log-weights (K, B) that make them codes
+        of p(z | known cells, no missing one empty); and the encoded conditions."""
+        h, context = self.posterior_params(filled)
         codes = []
-        for start in range(0, options.samples, SAMPLES_PER_BLOCK):
-            count = min(SAMPLES_PER_BLOCK, options.samples - start)
+        for start in range(0, samples, SAMPLES_PER_BLOCK):
+            count = min(SAMPLES_PER_BLOCK, samples - start)
             noise = self.sample_noise(count, h, generator)
             codes.append(self.sample_posterior(h, context, noise))
         log_weights = torch.cat(
             [
-                self.log_given_code(batch, code.z, context, True) - code.log_ratios.sum(-1)
+                self.log_given_code(known, code.z, context, True) - code.log_ratios.sum(-1)
                 for code in codes
             ]
-        )  # (K, B)
-        which = torch.multinomial(log_weights.T.softmax(1), 1, generator=generator)[:, 0]
-        z = torch.cat([code.z for code in codes])[which, torch.arange(len(batch))]
-        current = self.fill_missing(batch, z, context, generator)
-        return self.fill_empty(question, current, z, context, generator)
+        )
+        return torch.cat([code.z for code in codes]), log_weights, context
 
     def known_cells(self, batch: Batch) -> Batch:
         """Rows to complete as the encoder and the weights read them."""

@@ -140,7 +140,9 @@ class VAE(LatentVariableModel):
     def __init__(self, config: Config, space: Space) -> None:
         posterior: Posterior = config.posterior.build(config.latent)
         super().__init__(config, space, posterior.width, config.latent, config.latent)
-        self.masking = SelfMasking(space) if config.missing_mechanism == "self" else None
+        self.masking = None
+        if config.missing_mechanism == "self":
+            self.masking = SelfMasking(space, self.head, config.components)
         self.posterior: Posterior = posterior
         self.prior: Prior = config.prior.build(config.latent)
         if config.estimator == "B" and not (
@@ -201,7 +203,7 @@ class VAE(LatentVariableModel):
             return super().log_given_params(batch, params, present)
         values = super().log_given_params(self.blind(batch), params, present)
         x = batch.x.to(params.dtype)
-        return values + self.masking.log_flags(self.head, params, x, ~batch.observed_mask, present)
+        return values + self.masking.log_flags(params, x, ~batch.observed_mask, present)
 
     def sample_given_code(
         self, z: Tensor, context: Tensor, generator: Generator | None, present: bool = False
@@ -211,10 +213,8 @@ class VAE(LatentVariableModel):
             return x
         if not present:
             return self.masking.hide(x, generator)
-        sign = torch.ones_like(x[:, self.masking.own])
-        x[:, self.masking.own] = self.masking.sample_values(
-            self.head, self.params(z, context), sign, generator
-        )
+        params = self.params(z, context)
+        x[:, self.masking.own] = self.masking.sample_values(params, 1.0, generator)
         return x
 
     def known_cells(self, batch: Batch) -> Batch:
@@ -229,11 +229,8 @@ class VAE(LatentVariableModel):
         if self.masking is None:
             return rows.x
         asked = self.masking.is_empty(question.x) & ~question.observed_mask
-        sign = -torch.ones_like(rows.x[:, self.masking.own])
-        x = rows.x.clone()
-        x[:, self.masking.own] = self.masking.sample_values(
-            self.head, self.params(z, context), sign, generator
-        ).to(x)
+        x, params = rows.x.clone(), self.params(z, context)
+        x[:, self.masking.own] = self.masking.sample_values(params, -1.0, generator).to(x)
         return torch.where(asked, x, rows.x)
 
     def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
