@@ -71,9 +71,10 @@ class Quadrature:
 @every
 def test_the_bound_of_discrete_tables_sums_to_at_most_one(config):
     model = built(config, DISCRETE, discrete_rows())
+    options, rows = model.LikelihoodConfig(samples=1), states(DISCRETE)
     with torch.no_grad():
-        log_p = model.likelihood(states(DISCRETE), model.LikelihoodConfig(samples=1)).value
-    assert 0.02 < float(log_p.exp().sum()) <= 1.02  # the ELBO with little noise
+        each = [model.likelihood(rows, options, make_generator(k)).value for k in range(100)]
+    assert 0.005 < float(torch.stack(each).mean(0).exp().sum()) <= 1  # the mean is a bound
 
 
 def test_the_likelihood_itself_sums_to_one():

@@ -53,7 +53,9 @@ class FlatRows:
         """Chunks small enough to hold `width` numbers per row."""
         size = max(MAX_BATCH_ELEMENTS // max(width, 1), 1)
         parts = (value.split(size) for value in (self.x, self.seen, self.group))
-        return (FlatRows(*piece, self.present) for piece in zip(*parts, strict=True))
+        return (
+            FlatRows(x, seen, group, self.present) for x, seen, group in zip(*parts, strict=True)
+        )
 
 
 Statistics = tuple[Tensor, ...]

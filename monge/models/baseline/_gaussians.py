@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -228,7 +229,10 @@ class NumberColumns(nn.Module):
 
     def inverse(self, t: Tensor, state: Tensor) -> Tensor:
         """Cells in these states with these coordinates, (B, D)."""
-        parts = [one.inverse(t[:, i : i + 1]) for i, one in enumerate(self.coordinates)]
+        parts = [
+            cast(BoundedCoordinate, one).inverse(t[:, i : i + 1])
+            for i, one in enumerate(self.coordinates)
+        ]
         return self.states.write(torch.cat(parts, 1) if parts else t, state)
 
 
