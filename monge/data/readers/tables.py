@@ -281,7 +281,7 @@ def fit_number(
         return Number(kind="counts", dtype=dtype)
     if blurred(finite(found.astype(np.float64), at)).any():
         return scalar.fit(values, dtype)
-    return Number(kind="real", dtype=dtype)
+    return Number(kind="real", dtype=dtype, decimals=scalar.decimals_of(values))
 
 
 def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: Locator) -> Codec:
