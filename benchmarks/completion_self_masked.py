@@ -6,7 +6,8 @@ The protocol of Ipsen, Mattei and Frellsen (2021): the 11 columns of white wine 
 standardised; in the first five, half of the columns, every cell above the mean is hidden. All rows
 are fitted but those that decide when to stop, all hidden cells are completed by their conditional
 mean, and the figure is the root mean squared error over the hidden cells in standard deviations.
-Published: not-MIWAE 1.035, MICE 1.410.
+Published: not-MIWAE 1.035, MICE 1.410. Ours after seven minutes: 0.960; IterativeImputer 1.412,
+gaussian 1.513, mixture 1.618, the mean of all cells, which no model knows, 1.241.
 
 The first row is `vae` with missing_mechanism=self; after it come other models of Monge, the means
 of 20 completions given that hidden cells are present, and scikit-learn's IterativeImputer.

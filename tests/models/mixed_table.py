@@ -78,9 +78,9 @@ def discrete_rows(n: int = 600, seed: int = 0) -> Tensor:
     """Rows of `DISCRETE`: whether the count is empty depends on the name, and its size too."""
     u = torch.rand(n, 4, generator=make_generator(seed), dtype=torch.float64)
     name = (u[:, 0] > 0.4).double() + (u[:, 0] > 0.75)
-    flag = (u[:, 1] < torch.where(name == 1, 0.8, 0.2)).double()
+    flag = (u[:, 1] < torch.where(name == 1, 0.9, 0.1)).double()
     count = ((2 + 2 * flag) * u[:, 2] + 0.5 * name).floor().clamp(0, 4)
-    empty = u[:, 3] < torch.where(name == 1, 0.6, 0.1)
+    empty = u[:, 3] < torch.where(name == 1, 0.85, 0.05)
     return torch.stack([name, flag, torch.where(empty, torch.nan, count)], 1)
 
 

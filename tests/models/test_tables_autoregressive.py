@@ -44,16 +44,25 @@ every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 BITS = Space(kind="binary", shape=(5,), mean=(0.5,), scale=(0.5,), rows=600)
 
 
-def built(config, space: Space, x: torch.Tensor | None = None, strength: float = 5.0):
-    """A model with strong dependence between the entries, in double precision."""
+def built(config, space: Space, x: torch.Tensor):
+    """A model of these rows after a short fit, in double precision."""
     torch.manual_seed(3)
-    model = config.build(space)
-    if x is not None:
-        model.initialise_from_data(Batch(x.float()))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(strength * torch.randn_like(parameter) / max(parameter.shape) ** 0.5)
+    model, x = config.build(space), x.float()
+    model.initialise_from_data(Batch(x))
+    adam = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(150):
+        loss = model.loss(Batch(x))["nll"].mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
     return model.double().eval()
+
+
+def copied_bits(n: int = 600) -> torch.Tensor:
+    """Five bits, each nine times out of ten the one before it."""
+    u = torch.rand(n, 5, generator=make_generator(0))
+    flips = u < torch.tensor([0.5, 0.1, 0.1, 0.1, 0.1])
+    return (flips.long().cumsum(1) % 2).float()
 
 
 @every
@@ -65,16 +74,14 @@ def test_discrete_tables_sum_to_one(config):
 @every
 def test_real_tables_integrate_to_one(config):
     x = torch.stack([discrete_rows()[:, 1], real_rows()[:, 0]], 1)
-    model = built(config, table(FLAG, SHARE), x, strength=0.3)
+    model = built(config, table(FLAG, SHARE), x)
     assert total(model, table(FLAG, SHARE)) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("name", ["made", "nade", "relu", "fvsbn"])
 def test_completions_of_any_pattern_follow_the_conditional_given_present(name, cached):
-    # Rectified sums would grow without bounds.
-    strength = 1.5 if name == "relu" else 5.0
-    model = built(CONFIGS[name], DISCRETE, discrete_rows(), strength)
+    model = built(CONFIGS[name], DISCRETE, discrete_rows())
     options = model.SamplingConfig(particles=100, cached=cached)
     for row, hidden in islice(questions(), int(cached), None, 4):
         assert completion_error(model, DISCRETE, row, hidden, 500, options) < 5
@@ -85,7 +92,7 @@ def test_completions_of_any_pattern_follow_the_conditional_given_present(name, c
 def test_particles_are_resampled_with_all_that_was_computed_of_them(name, cached, monkeypatch):
     """Bits of which every other one is seen, with the particles resampled after each."""
     monkeypatch.setattr(_particles, "RESAMPLE_BELOW", 1.01)
-    model = built(CONFIGS[name], BITS, strength=8.0 if name == "fvsbn" else 4.0)
+    model = built(CONFIGS[name], BITS, copied_bits())
     row = torch.tensor([0.0, 1, 0, 0, 0], dtype=torch.float64)
     hidden = torch.tensor([True, False, True, False, True])
     found, due = bits_conditional(model, row, hidden)
@@ -95,7 +102,7 @@ def test_particles_are_resampled_with_all_that_was_computed_of_them(name, cached
     done = model.complete(batch, options, make_generator(1))
     count, median, worst = model.effective
     assert count == 100
-    assert 1 <= worst <= median < 99.9
+    assert 1 <= worst <= median < 90
     assert f"{median:.3g}" in model.completion
     assert deviation(done, found, due) < 5
 
@@ -144,7 +151,7 @@ def test_an_order_that_starts_with_what_is_known_is_completed_given_present():
 
 @every
 def test_numbers_are_completed_within_bounds_and_never_empty(config):
-    model = built(config, REALS, real_rows(), strength=0.3)
+    model = built(config, REALS, real_rows())
     for seen in ([False, True], [True, False], [False, False]):
         observed = torch.tensor(seen).expand(20, 2)
         x = real_rows(20, 5)
@@ -156,7 +163,7 @@ def test_numbers_are_completed_within_bounds_and_never_empty(config):
 
 
 def test_exact_rows_and_weighted_rows_of_one_batch():
-    model = built(CONFIGS["nade"], BITS)
+    model = built(CONFIGS["nade"], BITS, copied_bits())
     x = torch.ones(4, 5, dtype=torch.float64)
     seen = torch.tensor([[True] * 3 + [False] * 2, [False, True, True, True, True]] * 2)
     done = model.complete(Batch(x, observed=seen), generator=make_generator(0))

@@ -70,7 +70,7 @@ class Quadrature:
 
 @every
 def test_the_bound_of_discrete_tables_sums_to_at_most_one(config):
-    model = built(config, DISCRETE, discrete_rows())
+    model = built(config, DISCRETE, discrete_rows(), strength=0.7)
     options, rows = model.LikelihoodConfig(samples=1), states(DISCRETE)
     with torch.no_grad():
         each = [model.likelihood(rows, options, make_generator(k)).value for k in range(100)]
