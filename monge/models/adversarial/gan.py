@@ -27,6 +27,8 @@ class GAN(AdversarialModel, MLPGeneratorModel):
     """x = G(z, given) with z ~ N(0, I): a distribution without a density. V(G, D) is at most
     -log 4 + 2 JS(data || G), with equality for the optimal D."""
 
+    events = {"real", "levels", "binary", "label", "counts", "columns"}
+
     class Config(AdversarialModel.Config, MLPGeneratorModel.Config):
         tag = "model/adversarial.gan"
         discriminator: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
@@ -37,7 +39,7 @@ class GAN(AdversarialModel, MLPGeneratorModel):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        inputs = space.dims + self.conditions.width
+        inputs = self.coordinates.width + self.conditions.width
         self.discriminator: MLP = config.discriminator.build(inputs, 1)
 
     def loss(self, batch: Batch) -> Losses:
@@ -71,8 +73,8 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         k = self.candidates_per_sample(options)
         z = self.noise(n * k, generator)  # (n k, latent)
         if k > 1:
-            return self.to_event(self.resample(z, given, n, generator))
-        return self.to_event(self.generate(z, self.context(given or {}, n)))
+            return self.sample_event(self.resample(z, given, n, generator), generator)
+        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
 
     def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
         return self.discriminator(torch.cat([y, context], 1))[:, 0]  # (B,)

@@ -41,6 +41,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
     (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
     """
 
+    events = {"real", "levels", "binary", "label", "counts", "columns"}
     family_priority = 1
     optimal_values = OPTIMAL_VALUES
 
@@ -70,7 +71,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.critic: MLP = config.critic.build(space.dims + self.conditions.width, 1)
+        self.critic: MLP = config.critic.build(self.coordinates.width + self.conditions.width, 1)
         self.constraint: Constraint = config.constraint.build()
         self.constraint.bind(self.critic.linears)
 
@@ -115,7 +116,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I)."""
         z = self.noise(n, generator)  # (n, latent)
-        return self.to_event(self.generate(z, self.context(given or {}, n)))
+        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
 
     def clip(self, batch: Batch) -> Losses:
         return self.constraint.project(self.critic.parameters())

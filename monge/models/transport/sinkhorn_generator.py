@@ -44,6 +44,7 @@ class SinkhornGenerator(MLPGeneratorModel):
     lowers. Conditions are appended to the event, so that joint distributions are compared.
     """
 
+    events = {"real", "levels", "binary", "label", "counts", "columns"}
     family_priority = 1
 
     class Config(MLPGeneratorModel.Config):
@@ -67,7 +68,7 @@ class SinkhornGenerator(MLPGeneratorModel):
         super().__init__(config, space)
         self.features: MLP | None = None
         if config.cost == "features":
-            inputs = space.dims + self.conditions.width
+            inputs = self.coordinates.width + self.conditions.width
             self.features = config.features.build(inputs, config.code)
 
     def loss(self, batch: Batch) -> Losses:
@@ -98,7 +99,7 @@ class SinkhornGenerator(MLPGeneratorModel):
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I)."""
         z = self.noise(n, generator)  # (n, latent)
-        return self.to_event(self.generate(z, self.context(given or {}, n)))
+        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
 
     def feature_loss(self, batch: Batch) -> Losses:
         return {"contrast": -self.divergence(batch)}
