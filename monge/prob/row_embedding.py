@@ -91,6 +91,7 @@ class RowEmbedding(nn.Module):
     members: Tensor  # (components, D): 1 where a component belongs to a column
     number_axes: Tensor  # (R,): the dimensions of the numbers
     number_components: Tensor  # (R,): the components "a number"
+    first_component: Tensor  # (width,): the first component of the column of each dimension
     empty: Tensor  # (components,): which of them are empty cells
     atoms: Tensor  # (R, most atoms), NaN where there are fewer
 
@@ -118,6 +119,7 @@ class RowEmbedding(nn.Module):
             "first_axis": first_axis,
             "number_axes": number_axes,
             "number_components": number_components,
+            "first_component": start.repeat_interleave(axes),
             "empty": empty,
             "members": nn.functional.one_hot(columns.repeat_interleave(sizes)).float(),
             "atoms": padded_atoms([self.parts[i] for i in self.reals]),

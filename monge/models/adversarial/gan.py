@@ -18,7 +18,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from .._generator import MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel
 from ._base import AdversarialModel, check_rows
 from ._losses import discriminator_terms, generator_terms
 
@@ -92,6 +92,10 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         train_config = TrainConfig(
             lr=5e-4, betas=(0.5, 0.99), batch_size=256, ema_decay=0.999, eval_every=500, patience=0
         )
+        if space.kind in CHOSEN_KINDS:
+            net = MLP.Config(width=256, depth=3, residual=True)
+            config = cls.Config(generator=net, penalty=1.0)
+            return Defaults(config, train_config)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             rival = MLP.Config(width=128, depth=3, activation="leaky")

@@ -1,9 +1,10 @@
 r"""Base of diffusion models: noise in standardised units, one network, and two likelihoods.
 
-$q(z_t | x) = N(\alpha_t y, \sigma_t^2 I)$ for standardised y, of tables the vector of a row (`_units`). A network reads z_t and
-$\lambda_t$ and predicts x in one of four parameterisations (`_parameterisation`). A sampler
-(`_samplers`, `_ode_samplers`) takes $z_1 \sim N(0, (\alpha_1^2 + \sigma_1^2) I)$ to z_0, and
-`_likelihood` computes the bound and the likelihood of the probability flow.
+$q(z_t | x) = N(\alpha_t y, \sigma_t^2 I)$ for standardised y, of tables the vector of a row
+(`_units`). A network reads z_t and $\lambda_t$ and predicts x in one of four parameterisations
+(`_parameterisation`). A sampler (`_samplers`, `_ode_samplers`) takes
+$z_1 \sim N(0, (\alpha_1^2 + \sigma_1^2) I)$ to z_0, and `_likelihood` computes the bound and the
+likelihood of the probability flow.
 
 The functions at the top choose the default network, target and training config for some data.
 """

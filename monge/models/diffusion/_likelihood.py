@@ -267,7 +267,8 @@ def reconstruction(inputs: LikelihoodInputs, noise: Tensor | None = None) -> Ten
     if inputs.units.discrete:
         return lost
     # For reals it is close to |eps|^2 / 2 + const, whose mean is known.
-    return lost - 0.5 * torch.where(inputs.units.continuous, noise.square() - 1, 0.0).sum(1)
+    numbers = inputs.units.numbers_in(inputs.y)
+    return lost - 0.5 * torch.where(numbers, noise.square() - 1, 0.0).sum(1)
 
 
 def final_mean(inputs: LikelihoodInputs, z: Tensor) -> Tensor:

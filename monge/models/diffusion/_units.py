@@ -1,7 +1,7 @@
 r"""Standardised units of the data, and the last step from z_0 to what is observed.
 
-Noise is added to $y = (x - \text{mean}) / \text{scale}$, and for tables to the vector y(x) of a row
-(`RowEmbedding`). At t = 0 a normal distribution with mean m and standard deviation
+Noise is added to $y = (x - \text{mean}) / \text{scale}$, and for tables to the vector y(x) of a
+row (`RowEmbedding`). At t = 0 a normal distribution with mean m and standard deviation
 $s = \sigma_0/\alpha_0$ is left:
 
 reals    $\log p(x | z_0) = \log N(y; m, s^2) - \log \text{scale}$;
@@ -23,11 +23,11 @@ $\sigma / \sqrt{\alpha^2 + \sigma^2}$. A network that predicts the residual,
 $\hat x = m(z) + s(z) f$, is the distribution of independent entries at initialisation, learns
 only their dependence, and has no effect where an entry is certain.
 
-For tables the residual is that of the logits: $p_k \propto \pi_k\, N(z; \alpha e_k, \sigma^2 I)\,
-e^{f_k}$ and $\hat x = \sum_k p_k e_k$. Since $p(k | z) \propto p(z_{own} | k)\, p(k | z_{others})$,
-the network learns what the other columns say of a cell. A number has
-$p_{number}\, (m(z) + s(z) f)$; by N(0, 1) for a number and 0 for none, its dimension is evidence of
-the state too.
+For tables the residual is that of the logits:
+$p_k \propto \pi_k\, N(z; \alpha e_k, \sigma^2 I)\, e^{f_k}$ and $\hat x = \sum_k p_k e_k$. Since
+$p(k | z) \propto p(z_{own} | k)\, p(k | z_{others})$, the network learns how a cell depends on the
+other columns. A number has $p_{number}\, (m(z) + s(z) f)$; as it is N(0, 1), and 0 where there is
+none, its dimension is evidence of the state too.
 """
 
 from __future__ import annotations
@@ -100,6 +100,10 @@ class EventUnits(nn.Module, abc.ABC):
     def log_prob(self, y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
         """log p(x | z_0) - detail(x) in the units of the data, (B,), for y and mean (B, width),
         deviation (B, 1) or ()."""
+
+    def numbers_in(self, y: Tensor) -> Tensor:
+        """Which dimensions of y (B, width) hold a number with a density."""
+        return self.continuous.expand_as(y)
 
     @abc.abstractmethod
     def expand_mask(self, observed: Tensor) -> Tensor:
@@ -286,10 +290,13 @@ class TableUnits(EventUnits):
         cells = self.rows.nearest(y)
         logits = self.rows.evidence(mean, torch.ones_like(deviation), deviation)
         total = self.rows.log_softmax(logits).gather(1, cells).sum(1)
-        apart = (y - mean)[:, self.continuous] / deviation
+        apart = (y - mean) / deviation
         normal = -0.5 * apart.square() - deviation.log() - 0.5 * math.log(2 * math.pi)
-        here = cells[:, self.rows.reals] == self.rows.number_components
-        return total + torch.where(here, normal, 0.0).sum(1)
+        return total + torch.where(self.numbers_in(y), normal, 0.0).sum(1)
+
+    def numbers_in(self, y: Tensor) -> Tensor:
+        here = self.rows.nearest(y)[:, self.rows.axis_column] == self.rows.first_component
+        return here & self.continuous
 
     def expand_mask(self, observed: Tensor) -> Tensor:
         return observed.reshape(len(observed), -1)[:, self.rows.axis_column]

@@ -27,7 +27,7 @@ from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...solve.transport.ground_cost import cosine, squared
 from ...solve.transport.sinkhorn import sinkhorn
-from .._generator import MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel
 
 TOLERANCE = 1e-3
 """Marginal error of the plans in training."""
@@ -146,6 +146,9 @@ class SinkhornGenerator(MLPGeneratorModel):
         train_config = TrainConfig(
             lr=1e-3, batch_size=256, ema_decay=0.999, eval_every=500, patience=0
         )
+        if space.kind in CHOSEN_KINDS:
+            net = MLP.Config(width=256, depth=3, residual=True)
+            return Defaults(cls.Config(generator=net, epsilon=0.02), train_config)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             return Defaults(
