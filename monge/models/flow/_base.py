@@ -193,9 +193,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         u, log_det = self.dequantiser(normal, features)
         return self.move(x, u, normal_log_prob_rows(normal) - log_det)
 
-    def move(
-        self, x: Tensor, u: Tensor, log_q: Tensor | float
-    ) -> tuple[Tensor, Tensor | float]:
+    def move(self, x: Tensor, u: Tensor, log_q: Tensor | float) -> tuple[Tensor, Tensor | float]:
         """y (B, D) at noise u of log-density log q, and log q of y."""
         if self.table:
             y, log_slopes = self.table.cells.place(x, u)

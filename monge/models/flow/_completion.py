@@ -9,10 +9,11 @@ A chain starts at one of several samples of the flow, chosen by importance: w = 
 the weight $p(w_h, w_o) r(w_o') / p(w_h, w_o')$ for any density r, here a narrow Gaussian around
 the observed entries.
 
-Tables, whose density jumps between the cells of names, use iterated sampling importance resampling
-(Andrieu, Lee & Vihola 2018) instead: some of the missing columns, all of them at first, are sampled
-from the layer nearest to the data given the columns before and that they are not empty, known ones
-get new noise, and the present row or one of several such candidates is chosen by importance.
+Tables, whose density jumps between the cells of names, use iterated sampling importance
+resampling (Andrieu, Lee & Vihola 2018) instead: some of the missing columns, all of them at first,
+are sampled from the layer nearest to the data given the columns before and that they are not
+empty; known ones get new noise; the present row or one of several such candidates is chosen by
+importance.
 
 Continuous flows of many entries use RePaint (Lugmayr et al. 2022, for straight paths): from noise
 at t = 1 to data at t = 0 the velocity moves every entry, and the observed ones are put back at

@@ -1,4 +1,4 @@
-r"""Tables in flows: cells of the unit interval for what a column may hold, and a masked first layer.
+r"""Tables in flows: a cell of (0, 1) for each value of a column, and a masked first layer.
 
 Each column is one coordinate y that is nearly N(0, 1). A column with names, counts, atoms or empty
 cells divides (0, 1) into cells of the training frequencies $f_k$: a name, an atom, the empty cell,
@@ -84,9 +84,7 @@ class TableCells(nn.Module):
     def __init__(self, columns: Sequence[Space]) -> None:
         super().__init__()
         self.columns, number = columns, max((part.rows for part in columns), default=0)
-        self.bins_of_reals = min(
-            max(number // ROWS_PER_CELL, MIN_NUMBER_CELLS), MAX_NUMBER_CELLS
-        )
+        self.bins_of_reals = min(max(number // ROWS_PER_CELL, MIN_NUMBER_CELLS), MAX_NUMBER_CELLS)
         kinds = [cell_kind(part) for part in columns]
         self.counts = [self.cell_count(part) for part in columns]
         self.first_cells = [
@@ -324,6 +322,8 @@ class TableCells(nn.Module):
 
 
 def cell_kind(part: Space) -> str:
+    """How a column is divided: by codes, by bins of integers, into mixed numbers; plain reals
+    are one number."""
     if part.kind == "real":
         return "mixed" if part.atoms or part.optional else "plain"
     if part.kind == "counts" or (part.kind == "levels" and part.size > MAX_CATEGORICAL_LEVELS):
@@ -377,7 +377,9 @@ class TableUnits(Bijection):
     ) -> None:
         super().__init__()
         self.cells = TableCells(columns)
-        reals = [part for part, is_plain in zip(columns, self.cells.plain, strict=True) if is_plain]
+        reals = [
+            part for part, is_plain in zip(columns, self.cells.plain, strict=True) if is_plain
+        ]
         self.reals = MarginalMap(reals) if reals else None
         self.dims, counts = len(columns), self.cells.counts
         entries = torch.arange(self.dims)
@@ -545,7 +547,8 @@ def remap(
         return table.expand(len(y), -1, -1).gather(-1, cell[..., None])[..., 0]
 
     here, there = own(source), own(target)
-    t, s = within_cell(inner, *(own(part) for part in cumulative(source)), here)
+    under, over = (own(part) for part in cumulative(source))
+    t, s = within_cell(inner, under, over, here)
     below, above = (own(part) for part in cumulative(target))
     w = normal_quantile(below + there * t, above + there * s)
     log_slope = there.log() - here.log() + (w.square() - inner.square()) / 2

@@ -173,7 +173,7 @@ class CFlow(TransferFlow):
         self.other = Compose([self.ladder_of(given), units])
         self.register_buffer(
             "source_discrete", ~value_limits(given)[0].isnan(), persistent=False
-        )  # (D_a,)
+        )  # (D_a,), false for columns
 
     def build_inner(self, context: int) -> Bijection:
         return self.build_layers(context)

@@ -156,9 +156,7 @@ class CNF(CompletableFlow, CanStream):
         log_p = self.log_density(y, batch, self.solver(self.config), probes)
         return {"nll": -(log_p.mean(1) - log_q)}
 
-    def matching_losses(
-        self, y: Tensor, log_q: Tensor | float, context: Tensor | None
-    ) -> Losses:
+    def matching_losses(self, y: Tensor, log_q: Tensor | float, context: Tensor | None) -> Losses:
         """Flow matching; the layer of a table learns by its likelihood under N(0, I)."""
         if not self.table:
             return {"matching": self.matching_loss(self.outer.inverse_only(y), context)}
@@ -263,9 +261,7 @@ class CNF(CompletableFlow, CanStream):
         context = self.context(given or {}, len(z))
         return self.to_data(self.transport(z, context, (1.0, 0.0)), context)
 
-    def transport(
-        self, y: Tensor, context: Tensor | None, times: tuple[float, float]
-    ) -> Tensor:
+    def transport(self, y: Tensor, context: Tensor | None, times: tuple[float, float]) -> Tensor:
         """y (B, D) moved by the flow, without its log-determinant."""
         *_, last = self.flow.path(y, context, times, self.solver(self.config))
         return last
