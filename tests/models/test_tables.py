@@ -53,7 +53,7 @@ def view():
 
 
 def suited(name: str, view):
-    """The table, or three of its columns for a model with a parameter per combination of values."""
+    """The table, or three of its columns for a model with a parameter per combination."""
     try:
         find(name).smallest_config(view.space).build(view.space)
     except MongeError:

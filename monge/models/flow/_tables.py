@@ -298,8 +298,8 @@ class TableCells(nn.Module):
         low, high = (number + t) / bins, (bins - 1 - number + (1 - t)) / bins
         value = self.map.inverse((normal_quantile(low, high) + beyond).to(self.mass)).double()
         optional = torch.tensor([self.columns[i].optional for i in self.mixed], device=t.device)
-        for k in range(self.atoms.shape[1]):
-            value = torch.where(cell == k + optional.long(), self.atoms[:, k].double(), value)
+        for k, atom in enumerate(self.atoms.double().T):  # NaN where a column has fewer
+            value = torch.where((cell == k + optional.long()) & ~atom.isnan(), atom, value)
         value = torch.where((cell >= first) | ~optional | (cell > 0), value, torch.nan)
         return value
 
