@@ -72,6 +72,7 @@ class TableCells(nn.Module):
 
     mass: Tensor  # (D, K): training frequencies, 0 where a cell is not used
     atoms: Tensor  # (R, A): of mixed reals, NaN where there are fewer
+    optional: Tensor  # (R,): of mixed reals, 1 for those that may be empty
     first: Tensor  # (D,): cells before the bins of a number
     coded: Tensor
     binned: Tensor
@@ -111,6 +112,8 @@ class TableCells(nn.Module):
         for row, part in zip(atoms, reals, strict=True):
             row[: len(part.atoms)] = torch.tensor(part.atoms)
         self.register_buffer("atoms", atoms, persistent=False)
+        optional = torch.tensor([int(part.optional) for part in reals], dtype=torch.long)
+        self.register_buffer("optional", optional, persistent=False)
         live = torch.arange(max(self.counts)) < self.size[:, None]
         live[self.binned] &= self.live_bins()
         self.register_buffer("mass", live.to(torch.get_default_dtype()))
@@ -223,11 +226,10 @@ class TableCells(nn.Module):
     def locate_reals(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         assert self.map is not None
         first = self.first[self.mixed]
-        optional = torch.tensor([self.columns[i].optional for i in self.mixed], device=x.device)
         state = torch.full_like(x, -1, dtype=torch.long)
-        state = torch.where(x.isnan() & optional, 0, state)
+        state = torch.where(x.isnan() & (self.optional > 0), 0, state)
         for k in range(self.atoms.shape[1]):
-            state = torch.where(x == self.atoms[:, k], k + optional.long(), state)
+            state = torch.where(x == self.atoms[:, k], k + self.optional, state)
         middle = self.map.inverse(torch.zeros_like(x))
         g, slope = self.map(torch.where(state >= 0, middle, x))
         inner = g.double().clamp(-MAX_SCORE, MAX_SCORE)
@@ -273,14 +275,14 @@ class TableCells(nn.Module):
         mass = self.mass.double()
         below, above = (gather(part, cell) for part in cumulative(mass))
         own = gather(mass, cell)
-        t = within_cell(score, below, above, own)[0]
+        t, s = within_cell(score, below, above, own)
         x = y.clone()
         x[:, self.coded] = cell[:, self.coded].to(x.dtype)
         if len(self.binned):
             x[:, self.binned] = self.decode_counts(cell[:, self.binned], t[:, self.binned]).to(x)
         if self.map is not None:
-            own_t, beyond = t[:, self.mixed], (y.double() - score)[:, self.mixed]
-            x[:, self.mixed] = self.decode_reals(cell[:, self.mixed], own_t, beyond).to(x)
+            parts = (part[:, self.mixed] for part in (cell, t, s, y.double() - score))
+            x[:, self.mixed] = self.decode_reals(*parts).to(x)
         return x
 
     def decode_counts(self, cell: Tensor, t: Tensor) -> Tensor:
@@ -291,17 +293,16 @@ class TableCells(nn.Module):
         value = self.bins.decode(run, u, u)
         return torch.where(cell < first, torch.nan, value)
 
-    def decode_reals(self, cell: Tensor, t: Tensor, beyond: Tensor) -> Tensor:
+    def decode_reals(self, cell: Tensor, t: Tensor, s: Tensor, beyond: Tensor) -> Tensor:
         assert self.map is not None
         first, bins = self.first[self.mixed], self.bins_of_reals
         number = (cell - first).clamp_min(0)
-        low, high = (number + t) / bins, (bins - 1 - number + (1 - t)) / bins
+        low, high = (number + t) / bins, (bins - 1 - number + s) / bins
         value = self.map.inverse((normal_quantile(low, high) + beyond).to(self.mass)).double()
-        optional = torch.tensor([self.columns[i].optional for i in self.mixed], device=t.device)
-        for k, atom in enumerate(self.atoms.double().T):  # NaN where a column has fewer
-            value = torch.where((cell == k + optional.long()) & ~atom.isnan(), atom, value)
-        value = torch.where((cell >= first) | ~optional | (cell > 0), value, torch.nan)
-        return value
+        for k in range(self.atoms.shape[1]):
+            atom = self.atoms[:, k].double()
+            value = torch.where((cell == k + self.optional) & ~atom.isnan(), atom, value)
+        return torch.where(cell < self.optional, torch.nan, value)
 
     def any_value(self) -> Tensor:
         """A valid value of each column, (D,)."""
