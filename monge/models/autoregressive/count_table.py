@@ -65,6 +65,7 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         """Bins of a number's histogram; levels are grouped only if there are more."""
 
     config: Config
+    completion = "sampled given the observed values, which is exact"
     blank: Tensor
 
     def __init__(self, config: Config, space: Space) -> None:

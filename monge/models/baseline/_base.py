@@ -105,6 +105,7 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
     """A model without trained parameters, fitted to all training rows at once."""
 
     supports_missing = True
+    completion = "sampled given the observed values, which is exact"
     width: int
     """Numbers held per row while it is scored."""
 

@@ -104,6 +104,15 @@ class Gaussian(ClosedFormModel):
         for name, value in fixed.items():
             self.register_buffer(name, value, persistent=False)
 
+    @property
+    def completion(self) -> str:  # type: ignore[override]
+        if not bool(self.whole.any()):
+            return ClosedFormModel.completion
+        return (
+            "sampled given the observed values, with whole values at points of their cells that "
+            "Gibbs sweeps find (sample.sweeps)"
+        )
+
     def grouped(self, rows: FlatRows) -> Iterator[tuple[FullGaussians, Tensor]]:
         """The Gaussian of each combination of labels, with its rows."""
         for k in rows.group.unique().tolist():
