@@ -122,7 +122,7 @@ def command(
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
     found, overrides = runs.load(run), Overrides.parse(settings)
-    there = found.split(data)
+    there = found.split(data, every=True)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     batch = unknown_cells(batch, found.space, keep_holes)
     by = chosen_by(mean, median, count)

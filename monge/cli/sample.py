@@ -121,7 +121,7 @@ def sample_conditions(
     from ..run.run import parse_condition
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
-        rows = run.split(given[0], "all").whole()
+        rows = run.split(given[0], "all", every=True).whole()
         every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
         return len(every), dict(every.to(run.compute.torch_device()).given)
     pairs = map(parse_pair, given)

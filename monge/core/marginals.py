@@ -39,7 +39,14 @@ class Marginals(abc.ABC):
             enough = self.cumulative(middle) >= level
             low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
         real = torch.tensor([part.kind == "real" for part in self.space.parts])
-        return torch.where(real.to(high.device), high, (high + 1e-4).floor())
+        found = torch.where(real.to(high.device), high, (high + 1e-4).floor())
+        return found if self.space.is_plain else self.within_support(found, low)
+
+    def within_support(self, found: Tensor, below: Tensor) -> Tensor:
+        """Quantiles that bisection found to lie in (below, found], (B, D): on the atom there if
+        there is one, and between the bounds."""
+        columns = zip(self.space.parts, found.unbind(1), below.unbind(1), strict=True)
+        return torch.stack([in_column(part, x, low) for part, x, low in columns], 1)
 
     def bracket(self, level: float) -> tuple[Tensor, Tensor]:
         """Values below and above the quantile, starting from the training range."""
@@ -58,6 +65,13 @@ class Marginals(abc.ABC):
         """The same values (D,) for every row, (B, D)."""
         like = self.probabilities[0]
         return values.to(like).expand(len(like), -1)
+
+
+def in_column(space: Space, found: Tensor, below: Tensor) -> Tensor:  # (B,)
+    for atom in space.atoms:
+        found = torch.where((below < atom) & (atom <= found), atom, found)
+    bounded = space.lower is not None or space.upper is not None
+    return found.clamp(space.lower, space.upper) if bounded else found
 
 
 class MixedMarginals(Marginals):

@@ -314,7 +314,7 @@ class Run(SavedRun):
         """Predict the target of every row (by default of the run's test rows): for a class its
         name and probabilities, for a number its mean, mode or a sample, and its interval."""
         self.require(HasMarginals)
-        rows = self.split(what, split or (None if what is None else "all"))
+        rows = self.split(what, split or (None if what is None else "all"), every=True)
         return predict(self.model, self.view, rows, by, interval, settings, seed)
 
     def forecast(
@@ -343,7 +343,7 @@ class Run(SavedRun):
         """Rows (by default the run's test rows) with their empty cells filled in, in the form of
         the data: sampled `draws` times given the other cells, or by their mean or median, with the
         most frequent name. Empty cells of the columns `keep_holes` stay empty."""
-        rows = self.split(what, split or (None if what is None else "all"))
+        rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
         return self.view.decode(
             self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x

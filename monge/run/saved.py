@@ -224,11 +224,15 @@ class SavedRun:
         source = self.source(what)
         return source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
 
-    def split(self, what: Any = None, split: str | None = None) -> Split:
-        """A split of the run's own or of other data."""
+    def split(
+        self, what: Any = None, split: str | None = None, every: bool = False
+    ) -> Split:
+        """A split of the run's own or of other data; if `every` is set, also rows without a value
+        of the target, as for predictions."""
         if what is None and self.opened is not None:
-            return self.opened.split(split or "test")
-        source = self.source(what)
-        default = "test" if what is None or source.has_splits else "all"
-        view = source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
-        return view.split(split or default)
+            return self.opened.split(split or "test", every)
+        view = self.open_view(what)
+        default = "test" if what is None or view.dataset.has_splits else "all"
+        rows = view.split(split or default, every)
+        self.notes = (*view.dataset.notes, *rows.notes) if what is not None else rows.notes
+        return rows
