@@ -152,6 +152,8 @@ def command(
         write(found, x, out, length)
     else:
         write_intervals(found, completed, out)
+    for note in found.notes:
+        console.note(note)
     nothing = int((completed.filled.flatten(1).all(1)).sum())
     if nothing:
         console.note(f"{nothing} rows have no known cell and are sampled as new rows")

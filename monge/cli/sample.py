@@ -86,6 +86,8 @@ def command(
         sample_text(console, found, prompt or "", count, out, options, seed)
         return
     count, conditions = sample_conditions(found, count, given, options)
+    for note in found.notes:
+        console.note(note)
     if stream or (out and out.suffix == ".gif"):
         states = found.stream(count, conditions, *options, seed=seed)
         show_stream(console, found, states, out)

@@ -364,7 +364,10 @@ class View:
             return ()
         count = int((~self.has_target[self.dataset.rows_of(split)]).sum())
         names = listed(self.selection.event)
-        return (f"{count} rows without a value of {names} were left out",) if count else ()
+        if not count:
+            return ()
+        rows, were = ("row", "was") if count == 1 else ("rows", "were")
+        return (f"{count} {rows} without a value of {names} {were} left out",)
 
     @cached_property
     def has_target(self) -> Tensor:
@@ -389,7 +392,10 @@ class View:
                 f"{self.dataset.name}, found none in the {rows} rows of the split {split}; "
                 "add it, or ask for predictions of it"
             )
-        return Split(self, index, notes=() if every else self.left_out(split))
+        if every:
+            return Split(self, index)
+        numbers = torch.isin(self.index(split, every=True), index).nonzero()[:, 0] + 1
+        return Split(self, index, notes=self.left_out(split), numbers=numbers)
 
     def training(self, split: str = "train") -> Split:
         """The rows of a split for training: balanced and augmented as set."""
@@ -519,9 +525,12 @@ class Split:
         augment: Augment | None = None,
         crop_limits: Tensor | None = None,
         notes: tuple[str, ...] = (),
+        numbers: Tensor | None = None,
     ) -> None:
         self.space, self.augment, self.crop_limits = view.space, augment, crop_limits
         self.notes = notes  # about rows that were left out
+        # (n,): number of each row in the split, from 1; rows that were left out count
+        self.numbers = torch.arange(1, len(index) + 1) if numbers is None else numbers
         self.index, self.density = index, view.dataset.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
 
