@@ -65,6 +65,8 @@ def command(console: Console, run: str, data: str | None, split: str | None) -> 
         text += f"\n{plot}"
     for finding in findings:
         text += f"\n\n{sentence(finding)}"
+    for note in found.notes:
+        console.note(note)
     console.result(result, text)
 
 
