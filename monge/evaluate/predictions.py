@@ -85,7 +85,8 @@ def predict_batch(
     """The predictions of each target for one batch."""
     space: Space = model.space
     distribution, n = model.marginals(batch.given, options), len(batch)
-    truth, seen = batch.x.reshape(n, -1), batch.observed_mask.reshape(n, -1)
+    known = batch.observed_mask & ~space.empty(batch.x)
+    truth, seen = batch.x.reshape(n, -1), known.reshape(n, -1)
     mode = model.mode(batch.given, options).reshape(n, -1).to(truth)
     mean = mode if space.kind == "label" else model.mean(batch.given, options).reshape(n, -1)
     ends = [distribution.quantile((1 + side * level) / 2) for side in (-1, 1)]
