@@ -95,6 +95,10 @@ def is_frame(what: Any) -> bool:
     return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
 
 
+def is_frame_of_columns(what: Any) -> bool:
+    return is_frame(what) and what.ndim == 2
+
+
 def read_file(path: Path, options: Options) -> RawData:
     check_content(path)
     sheet = delimited.read(path, options)
@@ -119,6 +123,11 @@ def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
     target."""
     import pandas as pd
 
+    if isinstance(rows, Mapping) and any(map(is_frame_of_columns, rows.values())):
+        raise DataError(
+            f"expected one table, found {len(rows)} ({listed(rows)}); give one of them, or join "
+            "tables that refer to one another into one, as with pandas.merge(a, b, on='id')"
+        )
     try:
         frame = pd.DataFrame(rows)
     except ValueError as error:
