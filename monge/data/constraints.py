@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import DataError, UsageError, nearest
-from .codecs.base import Codec, Locator
+from .codecs.base import Codec
 from .codecs.date import Date
 from .codecs.scalar import Binary, Number, listed
 from .codecs.time_index import DAY
+from .readers.base import RowLocations
 
 ROUNDING = 1e-6
 """Largest error of an equation, relative to the largest number of its columns: float32 has seven
@@ -274,14 +275,17 @@ def refuse_other_columns(comparisons: Sequence[Comparison], codecs: Mapping[str,
             )
 
 
-def refuse_broken(comparisons: Sequence[Comparison], numbers: Numbers, at: Locator) -> None:
+def refuse_broken(
+    comparisons: Sequence[Comparison], numbers: Numbers, places: RowLocations
+) -> None:
     """DataError about the first constraint that rows break: how many, and the first."""
     for comparison in comparisons:
         broken = np.flatnonzero(comparison.broken(numbers))
         if len(broken):
             first, total = int(broken[0]), len(next(iter(numbers.values())))
             cells = ", ".join(f"{name}={numbers[name][first]:.12g}" for name in comparison.columns)
+            where = places.at(f"constraint {comparison.text!r}")(first)
             raise DataError(
-                f"{at(first)}: {cells} breaks the constraint {comparison.text!r}, and so do "
-                f"{len(broken)} of {total} rows in all; fix the rows, or remove the constraint"
+                f"{where}: found {cells} ({len(broken)} of {total} rows break it); fix them, or "
+                "fit without the constraint"
             )

@@ -345,7 +345,11 @@ class View:
         """Notes about the data and the settings for them."""
         alone = () if self.given else self.selection.schema.one_sided(self.event.name)
         changes = self.augment.notes if self.augment else ()
-        return (*self.dataset.notes, *self.relation_notes, *alone, *changes)
+        apart = {each.note for each in self.selection.schema.derived} - {
+            each.note for each in self.restored.derived
+        }
+        about = [note for note in self.dataset.notes if note not in apart]
+        return (*about, *self.relation_notes, *alone, *changes)
 
     @property
     def relation_notes(self) -> tuple[str, ...]:
@@ -360,13 +364,19 @@ class View:
             if target in columns and self.selection.schema.table
             for name in leaks(target, given, columns)
         ]
+        used = {*self.selection.event, *inputs}
+        left_out = [
+            f"{each.rule}; it is left out of the inputs"
+            for each in self.selection.schema.derived
+            if self.selection.predicted and each.name not in used
+        ]
         met = {each.text for each in self.constraints}
         unmet = [
             f"samples are not checked for {each.text!r}, as not all of its columns are modelled"
             for each in parse_constraints(self.selection.schema.constraints, self.field_names)
             if each.text not in met
         ]
-        return (*leaked, *unmet)
+        return (*left_out, *leaked, *unmet)
 
     def split(self, split: str) -> Split:
         """The rows of a split, not augmented."""

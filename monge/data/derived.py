@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.config import Config
 from ..core.errors import DataError, UsageError
 from ..core.space import Space
-from .codecs.base import Codec, Locator
+from .codecs.base import Codec
 from .codecs.scalar import Binary, Categorical, listed
 from .constraints import (
     Comparison,
@@ -29,6 +29,7 @@ from .constraints import (
     to_numbers,
     zero_of,
 )
+from .readers.base import RowLocations
 
 FEWEST_ROWS = 5
 """Rows for each value of a column, on average, from which a function of it is believed."""
@@ -159,7 +160,7 @@ class Formula(Derived):
         shown = self.text.replace("`", "").removeprefix("(").removesuffix(")")
         return f"{self.name} = {shown}"
 
-    remedy = "removing the constraint"
+    remedy = "leaving out the constraint"
 
 
 class Difference(Config):
@@ -179,16 +180,16 @@ class Difference(Config):
         top, base = codes[self.name].double(), codes[self.base].double()
         return (top - base + self.shift).clamp(min=0).to(codes[self.name].dtype)
 
-    def refuse_undefined(self, codes: Codes, at: Locator) -> None:
+    def refuse_undefined(self, codes: Codes, places: RowLocations) -> None:
         """DataError about the first row with a value above an empty cell."""
         if not {self.name, self.base} <= {*codes}:
             return
         wrong = (codes[self.base].isnan() & ~codes[self.name].isnan()).nonzero()
         if len(wrong):
             raise DataError(
-                f"{at(int(wrong[0, 0]))}: {self.base} is empty and {self.name}, which is modelled "
-                f"as its distance above {self.base}, is not; fill in {self.base}, or leave both "
-                "empty"
+                f"{places.at(f'column {self.base!r}')(int(wrong[0, 0]))} is empty and "
+                f"{self.name}, which is modelled as its distance above {self.base}, is not; fill "
+                "it in, or leave both empty"
             )
 
     def add(self, difference: Tensor, base: Tensor) -> Tensor:
@@ -223,7 +224,10 @@ class Restored:
 
 
 def refuse_broken_rows(
-    derived: Sequence[Derived], codes: Codes, codecs: Mapping[str, Codec], at: Locator
+    derived: Sequence[Derived],
+    codes: Codes,
+    codecs: Mapping[str, Codec],
+    places: RowLocations,
 ) -> None:
     """DataError about the first row in which a column is not what it is computed to be."""
     for each in derived:
@@ -235,10 +239,11 @@ def refuse_broken_rows(
             row = int(broken[0])
             wrong = cell(each.name, codes, codecs, row)
             why = " and ".join(cell(name, codes, codecs, row) for name in each.sources)
-            wrong += f" and {why} contradict" if why else " contradicts"
+            total, beside = len(codes[each.name]), f" beside {why}" if why else ""
             raise DataError(
-                f"{at(row)}: {wrong} the rule of the data that {each.rule} ({len(broken)} such "
-                f"rows); fix them, or fit without the rule by {each.remedy}"
+                f"{places.at(f'rule that {each.rule}')(row)}: found {wrong}{beside} "
+                f"({len(broken)} of {total} rows break it); fix them, or fit without the rule by "
+                f"{each.remedy}"
             )
 
 

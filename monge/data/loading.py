@@ -420,9 +420,9 @@ def read_constraints(
     constraints.refuse_other_columns(found, codecs)
     used = {name for each in found for name in each.columns}
     codes = {name: column for name, column in single_columns(tensors).items() if name in used}
-    constraints.refuse_broken(found, in_numbers(codes, codecs), raw.places.at("constraints"))
+    constraints.refuse_broken(found, in_numbers(codes, codecs), raw.places)
     formulas = construct(found, codes, codecs).formulas
-    refuse_broken_rows(formulas, codes, codecs, raw.places.at("constraints"))
+    refuse_broken_rows(formulas, codes, codecs, raw.places)
     return found
 
 
@@ -439,17 +439,16 @@ def refuse_impossible(
         return
     codes = {name: x for name, x in single_columns(tensors).items() if name in raw.values}
     known = {**{field.name: field.codec for field in schema.fields}, **codecs}
-    at = raw.places.at("the data")
     for field in schema.fields:
         if field.name in codes and field.name in selection.event:
             refuse_outside(field.space, codes[field.name], raw.at(field.name))
     found = constraints.parse(schema.declared, [field.name for field in schema.fields])
     present = [each for each in found if {*each.columns} <= {*codes}]
     numbers = in_numbers({n: codes[n] for each in present for n in each.columns}, known)
-    constraints.refuse_broken(present, numbers, at)
-    refuse_broken_rows(restored.derived, codes, known, at)
+    constraints.refuse_broken(present, numbers, raw.places)
+    refuse_broken_rows(restored.derived, codes, known, raw.places)
     for each in restored.differences:
-        each.refuse_undefined(codes, at)
+        each.refuse_undefined(codes, raw.places)
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:

@@ -28,6 +28,8 @@ NUMBERED = re.compile(r"(\D*?)(\d{1,15})")
 """A counted key: A0001, row-17."""
 HEXADECIMAL = re.compile(r"[0-9a-f-]{8,}|[0-9A-F-]{8,}")
 """A hash or a uuid."""
+LETTER = re.compile(r"[^\W\d_]")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 CLASSES = (
     (re.compile(r"[0-9]"), "9", "0123456789"),
     (re.compile(r"[a-z]"), "a", "abcdefghijklmnopqrstuvwxyz"),
@@ -132,26 +134,33 @@ def describe(name: str, column: Any) -> dict[str, Any] | None:
         # years or ages of one row each count too, but from elsewhere
         named = low in (0, 1) or NAME.search(name) is not None
         return {"following": high + 1} if counts and named else None
-    if column.dtype.kind not in "OTU":
-        return None
-    first = column.iloc[0]
-    if not isinstance(first, str) or not is_identifier(first) or not column.is_unique:
+    if column.dtype.kind not in "OTU" or not column.is_unique:
         return None
     cells = column.tolist()
-    if not all(isinstance(cell, str) and is_identifier(cell) for cell in cells):
+    if not all(isinstance(cell, str) for cell in cells):
         return None
-    return counted(cells) or shaped(cells)
+    return hexadecimal(cells) or (counted(cells) or shaped(cells) if worded(cells) else None)
 
 
-def is_identifier(cell: str) -> bool:
-    """Whether a cell is one word of letters and digits, and neither a number nor a date."""
-    if re.search(r"\s", cell) or not re.search(r"\d", cell) or ISO_TIME.fullmatch(cell):
-        return False
-    try:
-        float(cell)
-    except ValueError:
-        return re.search(r"[^\W\d_]", cell) is not None or HEXADECIMAL.fullmatch(cell) is not None
-    return False
+def hexadecimal(cells: list[str]) -> dict[str, Any] | None:
+    """The pattern of hashes and uuids."""
+    if not all(map(HEXADECIMAL.fullmatch, cells)) or not any(map(LETTER.search, cells)):
+        return None
+    mark = "H" if any(letter.isupper() for cell in cells for letter in cell) else "h"
+    patterns = {re.sub(r"[0-9a-fA-F]", mark, cell) for cell in cells}
+    return {"pattern": patterns.pop()} if len(patterns) == 1 else None
+
+
+def worded(cells: list[str]) -> bool:
+    """Whether each cell is one word of letters and digits, and neither a number nor a time."""
+    return all(
+        LETTER.search(cell)
+        and re.search(r"\d", cell)
+        and not re.search(r"\s", cell)
+        and not ISO_TIME.fullmatch(cell)
+        and not NUMBER.fullmatch(cell)
+        for cell in cells
+    )
 
 
 def counted(cells: list[str]) -> dict[str, Any] | None:
@@ -171,11 +180,7 @@ def counted(cells: list[str]) -> dict[str, Any] | None:
 
 def shaped(cells: list[str]) -> dict[str, Any] | None:
     """The pattern that all cells share."""
-    if all(HEXADECIMAL.fullmatch(cell) for cell in cells):
-        mark = "H" if any(letter.isupper() for cell in cells for letter in cell) else "h"
-        patterns = {re.sub(r"[0-9a-fA-F]", mark, cell) for cell in cells}
-    else:
-        patterns = {pattern_of(cell) for cell in cells}
+    patterns = {pattern_of(cell) for cell in cells}
     return {"pattern": patterns.pop()} if len(patterns) == 1 else None
 
 

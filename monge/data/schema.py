@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from ..core.config import Config, read
 from ..core.errors import UsageError, nearest
 from ..core.space import Space
@@ -239,7 +241,12 @@ def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTe
         replace(field, space=mark_missing(field.space, tensors[field.name]))
         for field in schema.fields
     )
-    return replace(schema, name=name, fields=fields)
+    columns = {key: x for key, x in tensors.items() if isinstance(x, Tensor) and x.ndim == 1}
+    differences = tuple(
+        replace(each, space=mark_missing(each.space, each.subtract(columns)))
+        for each in schema.differences
+    )
+    return replace(schema, name=name, fields=fields, differences=differences)
 
 
 def mark_missing(space: Any, kept: PackedTensor) -> Any:
