@@ -27,10 +27,15 @@ OUTPUT = Output(dir_okay=False, path_type=Path)
 
 
 def write(
-    run: Run, x: Any, out: Path, length: Any = None, columns: int | None = None
+    run: Run,
+    x: Any,
+    out: Path,
+    length: Any = None,
+    columns: int | None = None,
+    row_keys: Any = None,
 ) -> list[Path]:
     """Write samples in the format of the suffix and return the files written; sequences end at
-    `length`, images are arranged in `columns`."""
+    `length`, images are arranged in `columns`, rows of a table get new keys or `row_keys`."""
     import numpy as np
 
     from ..data.builtin.synthetic import Pen
@@ -40,9 +45,9 @@ def write(
     if out.suffix == ".wav":
         return write_sounds(run, x, out, length)
     if out.suffix == ".csv":
-        write_table(frame(run, x), out)
+        write_table(frame(run, x, row_keys), out)
     elif out.suffix == ".npz":
-        decoded: Any = run.view.decode(x)
+        decoded: Any = run.view.decode(x, row_keys)
         arrays: Any = (
             {"x": decoded}
             if isinstance(decoded, np.ndarray)
@@ -120,11 +125,11 @@ def write_arrays(out: Path, **arrays: Any) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def frame(run: Run, x: Any) -> Any:
-    """Samples as a table, one row each."""
+def frame(run: Run, x: Any, row_keys: Any = None) -> Any:
+    """Samples as a table, one row each, with new keys or `row_keys`."""
     import pandas as pd
 
-    decoded = run.view.decode(x)
+    decoded = run.view.decode(x, row_keys)
     if isinstance(decoded, pd.DataFrame):
         return decoded
     flat = decoded.reshape(len(decoded), -1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -148,10 +148,11 @@ def command(
     if out.suffix == ".png" and found.space.is_image:
         x = side_by_side(batch, x, count)
     length = None if batch.length is None else batch.length.repeat_interleave(count)
+    keys = there.repeated_keys(len(x) // max(len(batch), 1), len(batch))
     if interval is None:
-        write(found, x, out, length)
+        write(found, x, out, length, row_keys=keys)
     else:
-        write_intervals(found, completed, out)
+        write_intervals(found, completed, out, keys)
     for note in found.notes:
         console.note(note)
     nothing = int((completed.filled.flatten(1).all(1)).sum())
@@ -186,27 +187,24 @@ def chosen_by(mean: bool, median: bool, count: int) -> FillBy:
     return "mean" if mean else "median" if median else "sample"
 
 
-def write_intervals(run: Run, completed: Completed, out: Path) -> None:
+def write_intervals(run: Run, completed: Completed, out: Path, row_keys: Any) -> None:
     """A table whose filled-in numbers have the ends of their intervals beside them."""
     if out.suffix != ".csv":
         raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")
-    table = frame(run, completed.x)
-    ends = {
-        name: frame(run, end)
-        for name, end in (("low", completed.low), ("high", completed.high))
-        if end is not None
-    }
+    table = frame(run, completed.x, row_keys)
+    if completed.low is None or completed.high is None:
+        raise UsageError("--interval needs completions of numbers; leave it out")
+    ends = {"low": frame(run, completed.low, {}), "high": frame(run, completed.high, {})}
     times = len(table) // len(completed.filled)
-    filled = completed.filled.repeat_interleave(times, 0).numpy()
-    for place, column in enumerate(run.space.columns or (run.space,)):
-        if column.kind not in ("real", "counts"):
+    filled = completed.filled.repeat_interleave(times, 0).numpy().reshape(len(table), -1)
+    for place, field in enumerate(run.view.event.fields):
+        here = filled[:, place]
+        if field.space.kind not in ("real", "counts") or not here.any():
             continue
         for name, other in ends.items():
-            values = other.iloc[:, place].repeat(times).to_numpy()
-            here = filled.reshape(len(table), -1)[:, place]
-            if here.any():
-                label = f"{table.columns[place]}.{name}"
-                table[label] = [v if use else None for v, use in zip(values, here, strict=True)]
+            values = other[field.key or field.name].repeat(times).to_numpy()
+            label = f"{field.key or field.name}.{name}"
+            table[label] = [v if use else None for v, use in zip(values, here, strict=True)]
     write_table(table, out)
 
 

@@ -103,6 +103,13 @@ def command(
             f"({100 * chosen.acceptance:.3g} %), sampled by {chosen.method}"
         )
         x = chosen.x
+    elif found.view.constraints:
+        chosen = found.sample_where(count, (), conditions, *options, seed=seed)
+        console.note(
+            f"{chosen.kept} of {chosen.tried} rows obey the constraints "
+            f"({100 * chosen.acceptance:.3g} %), sampled by rejection"
+        )
+        x = chosen.x
     else:
         x = found.sample_tensor(count, conditions, *options, seed=seed)
     if not outs:

@@ -27,6 +27,9 @@ from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
 from .codecs.tokens import Text
 from .codecs.window import Window
+from .constraints import Comparison
+from .constraints import parse as parse_constraints
+from .derived import in_numbers, leaks
 from .options import Options
 from .packed import Moments, PackedTensor, Ragged, holes, unseen
 from .readers import tables
@@ -54,11 +57,13 @@ class Dataset:
         notes: Sequence[str] = (),
         dropped: int = 0,
         options: Options | None = None,
+        row_keys: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.schema, self.tensors, self.splits = schema, tensors, splits
         self.options = options or Options()
         self.has_splits, self.density = has_splits, density
         self.notes, self.dropped = tuple(notes), dropped
+        self.row_keys = dict(row_keys or {})  # cells of the columns that only identify rows
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, {len(self)} rows, {len(self.fields)} fields)"
@@ -142,6 +147,7 @@ class Dataset:
                 "notes",
                 "dropped",
                 "options",
+                "row_keys",
             )
         }
         return Dataset(**{**parts, **changes})
@@ -298,7 +304,13 @@ class View:
         self.selection, self.source = selection, source
         pick = selection.schema.field
         title = selection.event[0] if len(selection.event) == 1 else COLUMNS
-        self.event = FieldGroup(title, tuple(map(pick, selection.event)))
+        self.restored = selection.restored
+        spaces = {each.name: each.space for each in self.restored.differences}
+        fields = tuple(
+            replace(field, space=spaces.get(field.name, field.space))
+            for field in map(pick, selection.event)
+        )
+        self.event = FieldGroup(title, fields)
         self.given = {
             name: FieldGroup(name, tuple(map(pick, names)))
             for name, names in selection.given.items()
@@ -329,7 +341,10 @@ class View:
     def compact(self) -> tuple[PackedRows, dict[str, PackedRows]]:
         """Event and conditions of every row."""
         tensors = self.dataset.tensors
-        return self.event.compact(tensors), {
+        differences = {
+            each.name: each.subtract(single_columns(tensors)) for each in self.restored.differences
+        }
+        return self.event.compact({**tensors, **differences}), {
             name: group.compact(tensors) for name, group in self.given.items()
         }
 
@@ -355,8 +370,39 @@ class View:
     def notes(self) -> tuple[str, ...]:
         """Notes about the data and the settings for them."""
         alone = () if self.given else self.selection.schema.one_sided(self.event.name)
-        changed = self.augment.notes if self.augment else ()
-        return (*self.dataset.notes, *alone, *self.left_out("all"), *changed)
+        changes = self.augment.notes if self.augment else ()
+        apart = {each.note for each in self.selection.schema.derived} - {
+            each.note for each in self.restored.derived
+        }
+        about = [note for note in self.dataset.notes if note not in apart]
+        return (*about, *self.relation_notes, *alone, *self.left_out("all"), *changes)
+
+    @property
+    def relation_notes(self) -> tuple[str, ...]:
+        """Notes about targets that an input determines, and constraints that cannot be met."""
+        columns = single_columns(self.dataset.tensors)
+        inputs = [field.name for group in self.given.values() for field in group.fields]
+        given = [name for name in inputs if name in columns]
+        leaked = [
+            f"{target} is a function of {name}, an input; leave it out with data.drop={name} "
+            "unless it is known before the target"
+            for target in (self.selection.event if self.selection.predicted else ())
+            if target in columns and self.selection.schema.table
+            for name in leaks(target, given, columns)
+        ]
+        used = {*self.selection.event, *inputs}
+        left_out = [
+            f"{each.rule}; it is left out of the inputs"
+            for each in self.selection.schema.derived
+            if self.selection.predicted and each.name not in used
+        ]
+        met = {each.text for each in self.constraints}
+        unmet = [
+            f"samples are not checked for {each.text!r}, as not all of its columns are modelled"
+            for each in parse_constraints(self.selection.schema.constraints, self.field_names)
+            if each.text not in met
+        ]
+        return (*left_out, *leaked, *unmet)
 
     def left_out(self, split: str) -> tuple[str, ...]:
         """A note about the rows of a split that have no value of the target, if there are any."""
@@ -462,8 +508,59 @@ class View:
                     "in which it varies"
                 )
 
-    def decode(self, x: Tensor) -> np.ndarray | pd.DataFrame:
-        """Events in the form of the data: a frame for a table, otherwise an array."""
+    def codes(self, x: Tensor) -> dict[str, Tensor]:
+        """The codes (N,) of each column of a table, those included that are computed from rows x
+        of the event."""
+        codecs = {field.name: field.codec for field in self.selection.schema.fields}
+        return self.restored.columns(self.selection.event, x.reshape(len(x), -1), codecs)
+
+    @cached_property
+    def constraints(self) -> list[Comparison]:
+        """The constraints that samples must be checked for."""
+        known = {*self.selection.event, *(each.name for each in self.restored.derived)}
+        return [
+            each
+            for each in parse_constraints(self.selection.schema.constraints, self.field_names)
+            if {*each.columns} <= known
+        ]
+
+    @property
+    def field_names(self) -> list[str]:
+        return [field.name for field in self.selection.schema.fields]
+
+    def obeys(self, x: Tensor) -> Tensor:
+        """Which rows x (N, D) of a table obey the constraints."""
+        schema, codes = self.selection.schema, self.codes(x)
+        used = {name for each in self.constraints for name in each.columns}
+        numbers = in_numbers(
+            {name: codes[name] for name in used}, {f.name: f.codec for f in schema.fields}
+        )
+        good = np.ones(len(x), bool)
+        for each in self.constraints:
+            good &= ~each.broken(numbers)
+        return torch.from_numpy(good)
+
+    def decode(
+        self, x: Tensor, row_keys: Mapping[str, np.ndarray] | None = None
+    ) -> np.ndarray | pd.DataFrame:
+        """Events in the form of the data: a frame for a table, otherwise an array. Rows of a table
+        get new keys, or the given ones."""
+        schema = self.selection.schema
+        keys = schema.row_keys if self.selection.is_whole else ()
+        if self.restored or keys:
+            codes = {name: code.detach().cpu() for name, code in self.codes(x).items()}
+            frame = tables.assemble(
+                [
+                    (field.key, field.codec, field.codec.decode(codes[field.name].numpy()))
+                    for field in schema.fields
+                    if field.name in codes
+                ]
+            )
+            for each in keys:
+                cells = each.fresh(len(x)) if row_keys is None else row_keys.get(each.name)
+                if cells is not None:
+                    frame.insert(min(each.place, frame.shape[1]), each.key or each.name, cells)
+            return frame
         values = self.event.decode(x)
         if not self.selection.schema.table and len(values) == 1:
             return values[0]
@@ -515,6 +612,15 @@ class View:
         return cls(Selection.from_dict(tree))
 
 
+def single_columns(tensors: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
+    """The fields of one number per row."""
+    return {
+        name: column
+        for name, column in tensors.items()
+        if isinstance(column, Tensor) and column.ndim == 1
+    }
+
+
 class Split:
     """Rows of a view, read in batches."""
 
@@ -533,6 +639,7 @@ class Split:
         self.numbers = torch.arange(1, len(index) + 1) if numbers is None else numbers
         self.index, self.density = index, view.dataset.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
+        self.row_keys = {name: cells[index] for name, cells in view.dataset.row_keys.items()}
 
     def __len__(self) -> int:
         return len(self.index)
@@ -565,9 +672,20 @@ class Split:
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))
 
+    def repeated_keys(self, times: int, rows: int | None = None) -> dict[str, np.ndarray]:
+        """The keys of the first rows, by default of all, each `times` times."""
+        return {name: cells[:rows].repeat(times) for name, cells in self.row_keys.items()}
+
 
 def summary(source: Dataset) -> list[dict[str, Any]]:
-    return [entry(field, source) for field in source.schema.fields]
+    found = [entry(field, source) for field in source.schema.fields]
+    for key in source.schema.row_keys:
+        blank = dict.fromkeys(found[0]) | {"rows": found[0]["rows"], "dropped": source.dropped}
+        value = source.row_keys[key.name][0] if len(source) else None
+        shown = getattr(value, "item", lambda: value)()  # noqa: B023
+        about = {"name": key.name, "kind": "key", "role": "key", "missing": 0, "empty": 0.0}
+        found.insert(key.place, blank | about | {"shape": [], "example": shown, "atoms": []})
+    return found
 
 
 def entry(field: Field, source: Dataset) -> dict[str, Any]:
@@ -593,12 +711,42 @@ def entry(field: Field, source: Dataset) -> dict[str, Any]:
         }
     return described | {
         "missing": source.missing(field.name),
+        **support(field, source),
         "constant": is_constant(field, source),
         "example": example(field, source),
         "rows": space.rows,
         "dropped": source.dropped,
         "names": list(codec.names) if isinstance(codec, Categorical) else None,
     }
+
+
+def support(field: Field, source: Dataset) -> dict[str, Any]:
+    """The share of empty cells, atoms and bounds in the units of the data, and the role of a
+    column that is not modelled as it is."""
+    space, codec = field.space, field.codec
+    derived = {each.name: each for each in source.schema.derived}
+    above = {each.name: each for each in source.schema.differences}
+    role = None
+    if field.name in derived:
+        sources = listed(derived[field.name].sources)
+        role = f"computed from {sources}" if sources else "constant"
+    elif field.name in above:
+        role = f"above {above[field.name].base}"
+    base = codec.offset if isinstance(codec, Offset) else 0
+    ends = (None if end is None else base + end for end in (space.lower, space.upper))
+    return {
+        "empty": round(empty_cells(field, source) / max(len(source), 1), 4),
+        "atoms": [base + atom for atom in space.atoms],
+        **dict(zip(("lower", "upper"), ends, strict=True)),
+        "role": role,
+    }
+
+
+def empty_cells(field: Field, source: Dataset) -> int:
+    """The number of empty cells, be they missing or a value of their own."""
+    codes = source.tensors[field.name]
+    named = field.space.optional and field.space.kind == "label" and isinstance(codes, Tensor)
+    return source.missing(field.name) + (int(field.space.empty(codes).sum()) if named else 0)
 
 
 def is_constant(field: Field, source: Dataset) -> bool:

@@ -21,17 +21,26 @@ from torch.utils.data import IterableDataset
 
 from ..core.errors import DataError, UsageError, nearest
 from ..core.space import Space
-from . import content
+from . import constraints, content, row_keys
 from .builtin import catalogue
 from .codecs.array import Array
 from .codecs.base import Codec
-from .codecs.scalar import Number, listed
+from .codecs.date import Date
+from .codecs.scalar import Offset
 from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
 from .codecs.time_index import ISO_TIME
 from .codecs.tokens import Text
 from .codecs.window import Series, Window
-from .dataset import Dataset
+from .dataset import Dataset, single_columns
+from .derived import (
+    Derived,
+    Difference,
+    construct,
+    find_derived,
+    in_numbers,
+    refuse_broken_rows,
+)
 from .options import Options
 from .packed import PackedTensor, holes
 from .readers import (
@@ -49,20 +58,19 @@ from .readers.base import RawData, ReadFormat
 from .schema import (
     Field,
     Schema,
+    Selection,
     condition_fields,
     mark_missing,
     read_schema,
+    selection_of,
     with_missing_marks,
 )
 from .schema_match import encode as encode_matched
 from .schema_match import match as match_schema
 from .schema_match import without_unseen
 from .splits import divide, keep
-from .support import find_support
+from .support import find_support, refuse_outside
 from .transforms import pairs, parse
-
-NUMBERED_ROWS = 20
-"""Rows from which a column 0, 1, 2, ... is taken for row numbers."""
 
 
 def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> Dataset:
@@ -342,10 +350,15 @@ def build(
         raw = series.windows(raw, options, schema)
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
+    keys = find_keys(raw, options) if schema is None else schema.row_keys
+    raw = row_keys.separate(raw, keys)
     if schema is not None:
         raw = match_schema(raw, schema, needed)
         raw = without_unseen(raw, schema, condition_fields(stored or {}))
     codecs, tensors = encode(raw, options, changes, schema)
+    comparisons = read_constraints(raw, options, codecs, tensors) if schema is None else []
+    if stored is not None:
+        refuse_impossible(selection_of(stored), raw, codecs, tensors)
     read = len(raw)
     if options.missing == "drop":
         raw, tensors = select_rows(raw, tensors, complete_rows(tensors, raw.name))
@@ -355,15 +368,91 @@ def build(
     splits = divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
     name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.text for change in changes)]))
     schema_of_rows = (
-        fit_schema(raw, name, codecs, tensors, splits["train"], options)
+        fit_schema(raw, name, codecs, tensors, splits["train"], options, keys, comparisons)
         if schema is None
         else with_missing_marks(schema, name, tensors)
     )
     given = raw.split is not None and not raw.carved
-    notes = raw.notes + (
-        note_row_numbers(schema_of_rows, tensors) if schema is None and raw.table else ()
+    notes = raw.notes + (schema_of_rows.relation_notes if schema is None else ())
+    return Dataset(
+        schema_of_rows,
+        tensors,
+        splits,
+        given,
+        raw.density,
+        notes,
+        dropped,
+        options,
+        raw.row_keys,
     )
-    return Dataset(schema_of_rows, tensors, splits, given, raw.density, notes, dropped, options)
+
+
+def finds_support(raw: RawData, options: Options) -> bool:
+    """Whether empty cells, atoms, bounds, keys and derived columns of a table are found."""
+    return raw.table and not raw.plain and options.space == "auto"
+
+
+def find_keys(raw: RawData, options: Options) -> tuple[row_keys.RowKey, ...]:
+    """The columns of a table that only identify its rows, unless a setting names them."""
+    if not finds_support(raw, options):
+        return ()
+    named = {*options.names, *options.sentences, *raw.labels, *raw.inputs, raw.target}
+    used = constraint_columns(options, list(raw.values))
+    return row_keys.find(raw, {*named, *used} - {None})
+
+
+def constraint_columns(options: Options, known: Sequence[str]) -> set[str]:
+    found = constraints.parse(options.constraints, known)
+    return {name for each in found for name in each.columns}
+
+
+def read_constraints(
+    raw: RawData,
+    options: Options,
+    codecs: Mapping[str, Codec],
+    tensors: Mapping[str, PackedTensor],
+) -> list[constraints.Comparison]:
+    """The constraints of the settings, which all rows obey."""
+    if not options.constraints:
+        return []
+    if not finds_support(raw, options):
+        raise UsageError(
+            f"data.constraints: expected a table of your own, read with data.space=auto, found "
+            f"{raw.name}; remove it"
+        )
+    found = constraints.parse(options.constraints, raw.main)
+    constraints.refuse_other_columns(found, codecs)
+    used = {name for each in found for name in each.columns}
+    codes = {name: column for name, column in single_columns(tensors).items() if name in used}
+    constraints.refuse_broken(found, in_numbers(codes, codecs), raw.places)
+    formulas = construct(found, codes, codecs).formulas
+    refuse_broken_rows(formulas, codes, codecs, raw.places)
+    return found
+
+
+def refuse_impossible(
+    selection: Selection,
+    raw: RawData,
+    codecs: Mapping[str, Codec],
+    tensors: Mapping[str, PackedTensor],
+) -> None:
+    """DataError about a row that the model of a run excludes: by bounds, constraints or derived
+    columns."""
+    schema, restored = selection.schema, selection.restored
+    if not selection.is_whole or not schema.table:
+        return
+    codes = {name: x for name, x in single_columns(tensors).items() if name in raw.values}
+    known = {**{field.name: field.codec for field in schema.fields}, **codecs}
+    for field in schema.fields:
+        if field.name in codes and field.name in selection.event:
+            refuse_outside(field.space, codes[field.name], raw.at(field.name))
+    found = constraints.parse(schema.declared, [field.name for field in schema.fields])
+    present = [each for each in found if {*each.columns} <= {*codes}]
+    numbers = in_numbers({n: codes[n] for each in present for n in each.columns}, known)
+    constraints.refuse_broken(present, numbers, raw.places)
+    refuse_broken_rows(restored.derived, codes, known, raw.places)
+    for each in restored.differences:
+        each.refuse_undefined(codes, raw.places)
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
@@ -396,24 +485,6 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
     )
 
 
-def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tuple[str, ...]:
-    """A note about columns that only number the rows."""
-    names = [
-        field.name
-        for field in schema.fields
-        if isinstance(field.codec, Number)
-        and isinstance(x := tensors[field.name], Tensor)
-        and x.ndim == 1
-        and len(x) > 20
-        and torch.equal(x.sort().values - x.min(), torch.arange(len(x), dtype=x.dtype))
-    ]
-    return (
-        (f"{listed(names)} only numbers the rows; drop it with data.drop={','.join(names)}",)
-        if names
-        else ()
-    )
-
-
 def encode(
     raw: RawData, options: Options, changes: Sequence[parse.Change], schema: Schema | None
 ) -> tuple[dict[str, Codec], dict[str, PackedTensor]]:
@@ -433,7 +504,8 @@ def select_rows(
     if len(rows) == len(raw):
         return raw, dict(tensors)
     split = None if raw.split is None else raw.split[rows.numpy()]
-    return replace(raw, split=split, places=raw.places.take(rows.numpy())), {
+    keys = {name: cells[rows.numpy()] for name, cells in raw.row_keys.items()}
+    return replace(raw, split=split, places=raw.places.take(rows.numpy()), row_keys=keys), {
         name: tensor[rows] for name, tensor in tensors.items()
     }
 
@@ -527,13 +599,19 @@ def fit_schema(
     tensors: Mapping[str, PackedTensor],
     train: Tensor,
     options: Options,
+    keys: tuple[row_keys.RowKey, ...] = (),
+    comparisons: Sequence[constraints.Comparison] = (),
 ) -> Schema:
     """Fields with the statistics of the training rows and the support of all."""
+    columns = single_columns(tensors)
+    made = construct(comparisons, columns, codecs)
     fields = []
     for field, codec in codecs.items():
         space, column = codec.measure(tensors[field][train], field), tensors[field]
-        if raw.table and not raw.plain and options.space == "auto" and is_number(space, column):
-            space = find_support(space, column, options.models_empty)
+        if finds_support(raw, options) and is_number(space, column):
+            bounds = made.bounds.get(field, (None, None))
+            has_zero = not isinstance(codec, Date | Offset)
+            space = find_support(space, column, options.models_empty, bounds, has_zero)
         fields.append(
             Field(
                 name=field,
@@ -542,11 +620,44 @@ def fit_schema(
                 key=raw.keys.get(field, field),
             )
         )
+    derived: tuple[Derived, ...] = made.formulas
+    if finds_support(raw, options):
+        used = {column for each in comparisons for column in each.columns}
+        fixed = {*used, *raw.labels, *raw.inputs, *([raw.target] if raw.target else [])}
+        modelled = {column: columns[column] for column in raw.main if column in columns}
+        derived += find_derived(modelled, codecs, fixed)
+    absent = {each.name for each in derived}
+    differences = tuple(
+        difference(small, large, columns, codecs, train, options.models_empty)
+        for small, large in made.orderings
+    )
     return Schema(
         name=name,
         fields=tuple(fields),
-        main=raw.main,
+        main=tuple(field for field in raw.main if field not in absent),
         target=raw.target,
         inputs=raw.inputs,
         table=raw.table,
+        row_keys=keys,
+        derived=derived,
+        differences=differences,
+        constraints=tuple(each.spelled for each in made.rejected),
+        declared=tuple(dict.fromkeys(each.text for each in comparisons)),
     )
+
+
+def difference(
+    small: str,
+    large: str,
+    columns: Mapping[str, Tensor],
+    codecs: Mapping[str, Codec],
+    train: Tensor,
+    models_empty: bool,
+) -> Difference:
+    """The column `large` as its distance above the column `small`."""
+    shift = constraints.zero_of(codecs[large]) - constraints.zero_of(codecs[small])
+    bare = Difference(name=large, base=small, shift=shift, space=Space(kind="real"))
+    distance = bare.subtract(columns)
+    space = codecs[large].measure(distance[train], large)
+    space = find_support(space, distance, models_empty, (0.0, None), has_zero=False)
+    return replace(bare, space=mark_missing(space, distance))

@@ -23,8 +23,12 @@ class Options(Config):
     """Empty cells of a table. model: whether a cell is empty is part of the row, so that samples
     have empty cells too; ignore: only the other cells are modelled; drop: leave such rows out."""
     space: Literal["auto", "plain"] = "auto"
-    """Columns of a table. auto: empty cells, frequent single values and natural bounds of numbers
-    are found and modelled as such; plain: numbers are numbers."""
+    """Columns of a table. auto: empty cells, frequent single values, natural bounds of numbers,
+    keys and columns that follow from others are found and modelled as such; plain: none of
+    these."""
+    constraints: tuple[str, ...] = ()
+    """Constraints on the columns of a table, separated by semicolons, such as
+    end>=start;0<=rate<=100;total=a+b. Every row must obey them, and so do samples."""
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line of a table names its columns."""
     text: Literal["refuse", "missing", "label"] = "refuse"

@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from ..core.config import Config, read
 from ..core.errors import UsageError, nearest
 from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.scalar import MISSING, Categorical, listed
 from .codecs.tokens import Text
+from .derived import Derived, Difference, Restored
 from .packed import PackedTensor, holes
+from .row_keys import RowKey
 
 COLUMNS = "columns"
 """The name of an event of several columns."""
@@ -51,6 +55,30 @@ class Schema(Config):
     """The fields that a target is predicted from by default; empty for all others."""
     table: bool = False
     """Whether the fields are the columns of a table."""
+    row_keys: tuple[RowKey, ...] = ()
+    """The columns that only identify the rows."""
+    derived: tuple[Derived, ...] = ()
+    """The fields that follow from others, each after those it follows from."""
+    differences: tuple[Difference, ...] = ()
+    """The columns that are modelled as differences, each after the one below it."""
+    constraints: tuple[str, ...] = ()
+    """The constraints that samples are checked for."""
+    declared: tuple[str, ...] = ()
+    """All constraints, which every row obeys."""
+
+    @property
+    def relation_notes(self) -> tuple[str, ...]:
+        """A note on each key, derived column and difference."""
+        differences = [
+            f"{each.name} is modelled as {each.name} - {each.base}, which is never negative"
+            for each in self.differences
+        ]
+        checked = [
+            f"{text.replace('`', '')} is met by rejection: samples that break it are thrown away"
+            for text in self.constraints
+        ]
+        known = [each.note for each in (*self.row_keys, *self.derived)]
+        return (*known, *differences, *checked)
 
     def field(self, name: str) -> Field:
         return next(field for field in self.fields if field.name == name)
@@ -92,6 +120,29 @@ class Selection(Config):
     predicted: bool = False
     """Whether the event is a target, which may be absent from other data."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the event is the table rather than columns that the user names."""
+        given = {name for names in self.given.values() for name in names}
+        return not self.predicted and {*self.event} == {*self.schema.main} - given
+
+    @property
+    def restored(self) -> Restored:
+        """The columns that are computed from those of the event."""
+        if not self.is_whole:
+            return Restored()
+        given = {name for names in self.given.values() for name in names}
+        known = {*self.event}
+        derived = []
+        for each in self.schema.derived:
+            if {*each.sources} <= known and each.name not in given:
+                derived.append(each)
+                known.add(each.name)
+        differences = tuple(
+            each for each in self.schema.differences if {each.name, each.base} <= {*self.event}
+        )
+        return Restored(tuple(derived), differences)
+
 
 def select(
     schema: Schema, event: str | None, given: Sequence[str], target: str | Sequence[str] | None
@@ -100,6 +151,11 @@ def select(
     known = [field.name for field in schema.fields]
     targets = parse_targets(target, known)
     for name in [event, *targets, *given]:
+        if name in [key.name for key in schema.row_keys]:
+            raise UsageError(
+                f"{name!r} is a key of {schema.name}, which is not modelled; leave it out, or "
+                "read it as a column of numbers or names with data.space=plain"
+            )
         if name is not None and name not in known:
             raise UsageError(f"{schema.name} has no field {name!r}{nearest(name, known)}")
     if event and targets and (event,) != targets:
@@ -121,7 +177,8 @@ def select(
             "give one target"
         )
     schema = with_targets(schema, targets)
-    others = schema.inputs if targets == (schema.target,) and schema.inputs else known
+    free = [name for name in known if name not in {each.name for each in schema.derived}]
+    others = schema.inputs if targets == (schema.target,) and schema.inputs else free
     beside = [name for name in others if name not in chosen] if targets and not given else given
     return Selection(
         schema=schema,
@@ -199,12 +256,26 @@ def condition_fields(stored: Mapping[str, Any]) -> set[str]:
     return {name for names in selection.given.values() for name in names}
 
 
+def selection_of(stored: Mapping[str, Any]) -> Selection:
+    """The saved selection of a run; all of the event if a schema alone is saved."""
+    found = read(stored)
+    if isinstance(found, Selection):
+        return found
+    schema = Schema.from_dict(stored)
+    return Selection(schema=schema, event=schema.main, given={})
+
+
 def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTensor]) -> Schema:
     fields = tuple(
         replace(field, space=mark_missing(field.space, tensors[field.name]))
         for field in schema.fields
     )
-    return replace(schema, name=name, fields=fields)
+    columns = {key: x for key, x in tensors.items() if isinstance(x, Tensor) and x.ndim == 1}
+    differences = tuple(
+        replace(each, space=mark_missing(each.space, each.subtract(columns)))
+        for each in schema.differences
+    )
+    return replace(schema, name=name, fields=fields, differences=differences)
 
 
 def mark_missing(space: Any, kept: PackedTensor) -> Any:

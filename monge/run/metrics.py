@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..core.abilities import CanEncode
+from ..core.abilities import CanEncode, HasLikelihood
 from ..core.metric import Metric
 from ..data.dataset import Dataset, Split
 from ..evaluate.likelihood import RowLikelihoods
@@ -28,6 +28,8 @@ def run_metrics(
     rows if they are known."""
     run.opened = run.opened or run.open_view()
     rows, train = run.split(what, split), run.split(None, "train")
+    if scored is None and run.view.constraints and isinstance(run.model, HasLikelihood):
+        scored = run.log_likelihood(what, split=split)
     known = EvaluationContext(
         density=train.density if what is None else None,
         features=feature_extractor(run),

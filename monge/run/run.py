@@ -55,7 +55,16 @@ from .saved import SavedRun, build, row_labels, submodels
 from .session import TrainingSession
 from .setup import resolve_setup
 from .storage import locked
-from .where import ConditionalSamples, Where, parse_where, sample_where
+from .where import (
+    ACCEPTANCE_SAMPLES,
+    Acceptance,
+    ConditionalSamples,
+    Where,
+    complete_given,
+    given_constraints,
+    parse_where,
+    sample_where,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,6 +224,7 @@ class Run(SavedRun):
     def _reset(self) -> None:
         """Drop the loaded weights and write the card of the new ones."""
         self.__dict__.pop("model", None)
+        self.__dict__.pop("acceptance", None)
         if (self.folder / "best.safetensors").exists():
             self.write_card()
 
@@ -247,12 +257,13 @@ class Run(SavedRun):
     def sample_where(
         self,
         n: int,
-        where: Where,
+        where: Where = (),
         given: Mapping[str, Any] | None = None,
         *settings: str,
         seed: int = 0,
     ) -> ConditionalSamples:
-        """n samples whose columns satisfy the conditions, and how many were tried."""
+        """n samples whose columns satisfy the conditions and the constraints of the data, and how
+        many were tried."""
         model, options = self.require(CanSample), sampling_options(self, settings)
         device = self.compute.torch_device()
         conditions = encode_conditions(self, given, settings)
@@ -281,6 +292,8 @@ class Run(SavedRun):
         model, options = self.require(CanSample), sampling_options(self, settings)
         if n < 0:
             raise UsageError(f"expected 0 or more samples, found n={n}; give a larger n")
+        if self.view.constraints and n:
+            return self.sample_where(n, (), given, *settings, seed=seed).x
         generator = make_generator(seed, self.compute.torch_device())
         return model.sample(n, encode_conditions(self, given, settings), options, generator).cpu()
 
@@ -301,7 +314,18 @@ class Run(SavedRun):
         model, rows = self.require(HasLikelihood), self.split(what, split)
         options = apply_overrides(model.LikelihoodConfig(), settings, "score")
         found = row_likelihoods(model, chunks(rows), self.space.dims, options, seed)
-        return replace(found, numbers=rows.numbers.numpy(), index=row_labels(what, rows))
+        found = replace(found, numbers=rows.numbers.numpy(), index=row_labels(what, rows))
+        return given_constraints(found, self.acceptance) if self.view.constraints else found
+
+    @cached_property
+    def acceptance(self) -> Acceptance | None:
+        """The share of samples that obey the constraints which are met by rejection; None if it
+        depends on conditions."""
+        if self.space.given:
+            return None
+        generator = make_generator(0, self.compute.torch_device())
+        x = self.require(CanSample).sample(ACCEPTANCE_SAMPLES, None, None, generator).cpu()
+        return Acceptance(int(self.view.obeys(x).sum()), len(x))
 
     def predict(
         self,
@@ -349,9 +373,8 @@ class Run(SavedRun):
         most frequent name. Empty cells of the columns `keep_holes` stay empty."""
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
-        found = self.view.decode(
-            self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
-        )
+        x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
+        found = self.view.decode(x, rows.repeated_keys(draws))
         labels = row_labels(what, rows)
         if labels is None or isinstance(found, np.ndarray):
             return found
@@ -373,6 +396,8 @@ class Run(SavedRun):
         def one_each(rows: Batch) -> torch.Tensor:
             return model.complete(rows.to(device), options, generator).cpu()
 
+        if self.view.constraints:
+            one_each = complete_given(self.view, one_each)
         return complete_rows(batch, self.space, one_each, by, draws, interval)
 
     def encode(self, what: Any = None, split: str | None = None) -> np.ndarray | pd.DataFrame:

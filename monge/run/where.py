@@ -7,9 +7,10 @@ can complete rows, columns that are fixed to one value are set, and the others a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +20,12 @@ from torch import Tensor
 from ..core.abilities import CanComplete
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError, nearest
-from ..data.codecs.scalar import MISSING, Categorical, listed
+from ..core.space import Space
+from ..data.codecs.base import Codec
+from ..data.codecs.date import Date
+from ..data.codecs.scalar import MISSING, Binary, Categorical, Number, listed
 from ..data.dataset import View
+from ..evaluate.likelihood import RowLikelihoods
 
 Comparison = Literal["=", "!=", "<", "<=", ">", ">="]
 CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*$", re.S)
@@ -30,6 +35,11 @@ MAX_TRIES = 200_000
 """Rows sampled before conditions that never hold are given up."""
 RARE = 0.02
 """Share of kept rows below which fixed columns are set and the rest is completed."""
+
+MAX_REPEATS = 200
+"""Completions of a row that are tried until one obeys the constraints of the data."""
+ACCEPTANCE_SAMPLES = 10_000
+"""Samples from which the share of those that obey the constraints is estimated."""
 
 Where = Mapping[str, Any] | Sequence[str] | str
 
@@ -43,6 +53,7 @@ class ColumnCondition:
     sign: Comparison
     codes: tuple[float, ...]  # as the column is encoded
     text: str
+    empty: float | None = None  # the code of an empty cell, if that is not NaN
 
     def holds(self, column: Tensor) -> Tensor:  # (n,) -> (n,)
         values = torch.tensor(self.codes, dtype=column.dtype, device=column.device)
@@ -50,7 +61,8 @@ class ColumnCondition:
             case "=":
                 return torch.isin(column, values)
             case "!=":
-                return ~torch.isin(column, values) & ~column.isnan()
+                present = ~column.isnan() & (column != self.empty)
+                return ~torch.isin(column, values) & present
             case "<":
                 return column < values[0]
             case "<=":
@@ -86,7 +98,7 @@ def parse_where(view: View, where: Where) -> list[ColumnCondition]:
         where = [where]
     texts = [as_text(*pair) for pair in where.items()] if isinstance(where, Mapping) else where
     conditions = [parse_condition(view, text) for text in texts]
-    refuse_contradictions(conditions)
+    refuse_contradictions(view, conditions)
     return conditions
 
 
@@ -99,7 +111,7 @@ def as_text(name: str, value: Any) -> str:
 
 
 def parse_condition(view: View, text: str) -> ColumnCondition:
-    names = [field.name for field in view.event.fields]
+    names = column_names(view)
     found = CONDITION.fullmatch(text)
     if found is None:
         raise UsageError(
@@ -110,9 +122,12 @@ def parse_condition(view: View, text: str) -> ColumnCondition:
     if name not in names:
         if name in view.given:
             raise UsageError(f"{name} is given to this model; use --given {name}={value}")
-        raise UsageError(f"--where: {view.selection.schema.name} has no column {name!r}"
-                         f"{nearest(name, names)}")  # fmt: skip
-    codec = view.event.fields[names.index(name)].codec
+        if name in [key.name for key in view.selection.schema.row_keys]:
+            raise UsageError(f"--where: {name} is a key, which samples get anew; leave it out")
+        raise UsageError(
+            f"--where: {view.selection.schema.name} has no column {name!r}{nearest(name, names)}"
+        )
+    codec = view.selection.schema.field(name).codec
     several = sign in ("=", "!=") and not (isinstance(codec, Categorical) and value in codec.names)
     values = [part.strip() for part in value.split(",")] if several else [value]
     if sign not in ("=", "!=") and isinstance(codec, Categorical):
@@ -126,28 +141,86 @@ def parse_condition(view: View, text: str) -> ColumnCondition:
             )
         if not one:
             raise UsageError(f"--where: expected a value of {name}, found none in {text!r}")
-    codes = codec.encode(np.array(values, object), lambda _: f"--where {text}")
+    if isinstance(codec, Number) and codec.kind == "counts" and sign not in ("=", "!="):
+        codec = replace(codec, kind="real")  # ages above 17.5 are those from 18 on
+    try:
+        codes = codec.encode(np.array(values, object), lambda _: text)
+    except DataError:
+        raise UsageError(
+            f"--where: expected {kind_of_values(codec)} for {name}, found {text!r}; write "
+            f"{name}{sign}VALUE with such a value"
+        ) from None
     assert isinstance(codes, Tensor), "a column of a table is one number per row"
-    return ColumnCondition(name, sign, tuple(codes.double().tolist()), text.strip())  # type: ignore[arg-type]
+    named = isinstance(codec, Categorical) and MISSING in codec.names
+    return ColumnCondition(
+        name,
+        sign,  # type: ignore[arg-type]
+        tuple(codes.double().tolist()),
+        text.strip(),
+        codec.names.index(MISSING) if named else None,  # type: ignore[attr-defined]
+    )
 
 
-def refuse_contradictions(conditions: Sequence[ColumnCondition]) -> None:
-    """A UsageError about conditions on one column that no value satisfies."""
-    for i, one in enumerate(conditions):
-        for other in conditions[:i]:
-            if one.name == other.name and not compatible(one, other):
+def column_names(view: View) -> list[str]:
+    """The columns of samples: those of the event and those computed from them."""
+    return [field.name for field in view.event.fields] + [
+        each.name for each in view.restored.derived
+    ]
+
+
+def kind_of_values(codec: Codec) -> str:
+    if isinstance(codec, Binary):
+        return " or ".join(codec.values)
+    if isinstance(codec, Date):
+        return f"a date such as {codec.clock.origin}"
+    return "a whole number" if getattr(codec, "kind", "") == "counts" else "a number"
+
+
+def refuse_contradictions(view: View, conditions: Sequence[ColumnCondition]) -> None:
+    """A UsageError about the fewest conditions on one column that no value satisfies."""
+    for name in dict.fromkeys(condition.name for condition in conditions):
+        space = view.selection.schema.field(name).space
+        here = [condition for condition in conditions if condition.name == name]
+        groups = [[one] for one in here]
+        groups += [[other, one] for i, one in enumerate(here) for other in here[:i]]
+        for group in (*groups, here):
+            if not satisfiable(group, space):
+                texts = " and ".join(repr(one.text) for one in group)
+                bounds = describe_values(space)
                 raise UsageError(
-                    f"--where: no value satisfies both {other.text!r} and {one.text!r}; "
-                    "remove one of them"
+                    f"--where: no value of {name}{bounds} satisfies {texts}; "
+                    f"{'change it' if len(group) == 1 else 'remove one of them'}"
                 )
 
 
-def compatible(one: ColumnCondition, other: ColumnCondition) -> bool:
-    """Whether some number satisfies two conditions: one of their values, or one beside these."""
-    ends = torch.tensor([*one.codes, *other.codes], dtype=torch.float64).sort().values
-    middles = (ends[1:] + ends[:-1]) / 2
-    candidates = torch.cat([ends, middles, ends[:1] - 1, ends[-1:] + 1])
-    return bool((one.holds(candidates) & other.holds(candidates)).any())
+def describe_values(space: Space) -> str:
+    """The limits of a column, for a message."""
+    ends = [
+        *([] if space.lower is None else [f"at least {space.lower:g}"]),
+        *([] if space.upper is None else [f"at most {space.upper:g}"]),
+    ]
+    return f", which is {' and '.join(ends)}," if ends else ""
+
+
+def satisfiable(conditions: Sequence[ColumnCondition], space: Space) -> bool:
+    """Whether some value of a column satisfies conditions: one of theirs, or one beside these."""
+    if space.kind in ("label", "binary"):
+        candidates = torch.arange(space.size or 2, dtype=torch.float64)
+    else:
+        ends = torch.tensor([code for one in conditions for code in one.codes]).double()
+        ends = torch.cat([ends, ends - 1, ends + 1]).sort().values
+        candidates = torch.cat([ends, (ends[1:] + ends[:-1]) / 2])
+        if space.kind == "counts":
+            candidates = torch.cat([candidates.floor(), candidates.ceil()])
+        candidates = candidates.clamp(space.lower, space.upper) if bounded(space) else candidates
+    every = torch.ones_like(candidates, dtype=torch.bool)
+    for condition in conditions:
+        every &= condition.holds(candidates)
+    return bool(every.any())
+
+
+def bounded(space: Space) -> bool:
+    return space.lower is not None or space.upper is not None
 
 
 def sample_where(
@@ -159,14 +232,16 @@ def sample_where(
     complete: Callable[[Batch, torch.Generator], Tensor],
     generator: torch.Generator,
 ) -> ConditionalSamples:
-    """n rows that satisfy the conditions; `sample` and `complete` are the model's own."""
+    """n rows that satisfy the conditions and the constraints of the data; `sample` and `complete`
+    are the model's own."""
     names = [field.name for field in view.event.fields]
+    distances = {each.name for each in view.restored.differences}
 
     def holds(x: Tensor) -> Tensor:
-        table = x.reshape(len(x), -1)
-        every = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        columns = view.codes(x)
+        every = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
         for condition in conditions:
-            every &= condition.holds(table[:, names.index(condition.name)])
+            every &= condition.holds(columns[condition.name])
         return every
 
     def keep(draw: Callable[[int], Tensor], most: int, method: str) -> ConditionalSamples:
@@ -180,24 +255,107 @@ def sample_where(
             parts, tried, kept = [*parts, good], tried + len(x), kept + len(good)
         return ConditionalSamples(torch.cat(parts)[:n], tried, kept, method)
 
-    fixed = {c.name: c.fixed for c in conditions if c.fixed is not None}
-    first = keep(lambda size: sample(size, generator), FIRST_TRY, "rejection")
-    if first.kept < n and first.acceptance < RARE and fixed and isinstance(model, CanComplete):
-        seen = torch.tensor([name in fixed for name in names])
+    fixed = {
+        c.name: c.fixed
+        for c in conditions
+        if c.fixed is not None and c.name in names and c.name not in distances
+    }
+    seen = torch.tensor([name in fixed for name in names])
+
+    def fill(size: int) -> Tensor:
         row = torch.tensor([fixed.get(name) or 0.0 for name in names])
         blank = torch.where(seen, row, view.event.filling())
+        x = blank.to(torch.get_default_dtype()).repeat(size, 1)
+        return complete(Batch(x, observed=seen.repeat(size, 1)), generator)
 
-        def draw(size: int) -> Tensor:
-            x = blank.to(torch.get_default_dtype()).repeat(size, 1)
-            return complete(Batch(x, observed=seen.repeat(size, 1)), generator)
-
-        found = keep(draw, MAX_TRIES, "completion of the other columns")
-    else:
+    found = keep(lambda size: sample(size, generator), FIRST_TRY, "rejection")
+    rare = found.kept < n and found.acceptance < RARE
+    if rare and fixed and isinstance(model, CanComplete) and completes(fill):
+        found = keep(fill, MAX_TRIES, "completion of the other columns")
+    elif found.kept < n:
         found = keep(lambda size: sample(size, generator), MAX_TRIES, "rejection")
     if found.kept < n:
-        what = " and ".join(repr(condition.text) for condition in conditions)
+        texts = [condition.text for condition in conditions] or [c.text for c in view.constraints]
+        what = " and ".join(map(repr, texts))
+        few = f"only {found.kept}" if found.kept else "none"
+        remedy = "relax or remove a condition" + ", or ask for fewer rows" * bool(found.kept)
         raise DataError(
-            f"only {found.kept} of {found.tried} sampled rows satisfy {what}, where {n} are asked "
-            "for; ask for fewer rows, or for less"
+            f"{few} of {found.tried} sampled rows satisfy {what}, where {n} are asked for; "
+            f"{remedy}"
         )
     return found
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The share of samples that obey constraints, estimated from `tried` of them."""
+
+    kept: int
+    tried: int
+
+    @property
+    def log(self) -> float:
+        return math.log(self.kept / self.tried)
+
+    @property
+    def log_stderr(self) -> float:
+        """The standard error of the log, by the delta method."""
+        return math.sqrt((1 - self.kept / self.tried) / self.kept)
+
+
+def given_constraints(found: RowLikelihoods, share: Acceptance | None) -> RowLikelihoods:
+    """log p of rows given that they obey the constraints: minus the log of the share of samples
+    that do."""
+    if share is None:
+        text = "a lower bound, as the share of samples that obey the constraints is not known"
+        kind = found.kind if found.kind == "estimate" else "bound"
+        return replace(found, kind=kind, description=joined(found.description, text))
+    if not share.kept:
+        raise DataError(
+            f"none of {share.tried} samples obeys the constraints of the data, so that the "
+            "log-likelihood given them is not known; train longer, or remove a constraint"
+        )
+    own = np.zeros(len(found.value)) if found.stderr is None else found.stderr
+    text = (
+        f"raised by {-share.log:.4g} ± {share.log_stderr:.2g}: {share.kept} of {share.tried} "
+        "samples obey the constraints"
+    )
+    return replace(
+        found,
+        value=found.value - share.log,
+        kind="estimate",
+        stderr=np.hypot(own, share.log_stderr),
+        description=joined(found.description, text),
+    )
+
+
+def joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))
+
+
+def complete_given(view: View, complete: Callable[[Batch], Tensor]) -> Callable[[Batch], Tensor]:
+    """Completions that obey the constraints of the data: those that do not are made again."""
+
+    def repeat(batch: Batch) -> Tensor:
+        x = complete(batch)
+        for _ in range(MAX_REPEATS):
+            wrong = (~view.obeys(x)).nonzero()[:, 0]
+            if not len(wrong):
+                return x
+            x[wrong] = complete(batch[wrong])
+        row = int(batch.row[wrong[0]]) + 1 if batch.row is not None else int(wrong[0]) + 1
+        raise DataError(
+            f"none of {MAX_REPEATS} completions of row {row} obeys the constraints "
+            f"{listed([each.text for each in view.constraints])}; check its known cells"
+        )
+
+    return repeat
+
+
+def completes(fill: Callable[[int], Tensor]) -> bool:
+    """Whether the model can complete rows of which these columns are known."""
+    try:
+        fill(1)
+    except (DataError, UsageError):
+        return False
+    return True

@@ -75,7 +75,7 @@ def test_dates_and_identifiers_are_no_sentences():
             fields = data.open(pd.DataFrame({"a": n / 7, "c": column})).fields
         except DataError:
             continue  # told as what it is
-        assert fields["c"].space.kind != "tokens"
+        assert "c" not in fields or fields["c"].space.kind != "tokens"
 
 
 def pictures(folder, n=40):

@@ -83,6 +83,7 @@ class RawData:
     density: Callable[[Tensor], Tensor] | None = None
     notes: tuple[str, ...] = ()
     numbered: bool = False  # whether `split` is one of several in the data
+    row_keys: Mapping[str, np.ndarray] = field(default_factory=dict)  # columns of keys
     carved: bool = False  # whether the reader made `split`, as tokens or blocks depend on it
 
     def __len__(self) -> int:

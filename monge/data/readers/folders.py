@@ -159,8 +159,9 @@ def read_tables(
         return by_split([path for path in readable if split_of(path)], name_of(folder), read_one)
     if len(readable) > 1:
         raise DataError(
-            f"{folder} holds several files and none is called train "
-            f"({listed(path.name for path in readable)}); name one of them"
+            f"{folder} holds several tables and none is called train "
+            f"({listed(path.name for path in readable)}); name one of them, or join tables that "
+            "refer to one another into one, as with pandas.merge(a, b, on='id')"
         )
     return read_one(readable)
 

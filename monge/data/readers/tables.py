@@ -126,6 +126,10 @@ def as_column(cells: np.ndarray) -> Column:
     return pd.Series(cells, dtype=object)
 
 
+def is_frame_of_columns(what: Any) -> bool:
+    return is_frame(what) and what.ndim == 2
+
+
 def read_file(path: Path, options: Options) -> RawData:
     check_content(path)
     sheet = delimited.read(path, options)
@@ -150,6 +154,11 @@ def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
     target."""
     import pandas as pd
 
+    if isinstance(rows, Mapping) and any(map(is_frame_of_columns, rows.values())):
+        raise DataError(
+            f"expected one table, found {len(rows)} ({listed(rows)}); give one of them, or join "
+            "tables that refer to one another into one, as with pandas.merge(a, b, on='id')"
+        )
     try:
         frame = pd.DataFrame(rows)
     except ValueError as error:

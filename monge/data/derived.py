@@ -1,0 +1,457 @@
+"""Columns of a table that follow from others: they are not modelled but computed for samples.
+
+A column is constant, a function of the names in another column (class and pclass), or computed by
+a constraint (total=a+b). A column that is never below another is modelled as the difference.
+Functions are found among all rows of all splits, so that every row of the data obeys them.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.config import Config
+from ..core.errors import DataError, UsageError
+from ..core.space import Space
+from .codecs.base import Codec
+from .codecs.scalar import Binary, Categorical, listed
+from .constraints import (
+    Comparison,
+    Numbers,
+    is_numeric,
+    parse_expression,
+    to_numbers,
+    zero_of,
+)
+from .readers.base import RowLocations
+
+FEWEST_ROWS = 5
+"""Rows for each value of a column, on average, from which a function of it is believed."""
+CHANCE = -20.0
+"""Largest log-probability that an independent column would look like a function."""
+
+Codes = Mapping[str, Tensor]
+"""Columns (N,) as their codecs encode them; an empty cell is NaN, or the last code of a label."""
+
+
+class Derived(Config, abc.ABC):
+    """A column that is computed from others."""
+
+    tag = "derived/"
+    name: str
+    """The column."""
+
+    @property
+    @abc.abstractmethod
+    def sources(self) -> tuple[str, ...]:
+        """The columns it follows from."""
+
+    @abc.abstractmethod
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+        """The codes of n rows."""
+
+    @property
+    @abc.abstractmethod
+    def rule(self) -> str:
+        """What it is, for the user."""
+
+    remedy: ClassVar[str] = "data.space=plain"
+    """The setting that avoids the rule."""
+
+    @property
+    def note(self) -> str:
+        return f"{self.rule}; it is not modelled but computed"
+
+    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+        """The rows (n,) that differ from what is computed."""
+        found, expected = codes[self.name].double(), self.compute(codes, codecs, n).double()
+        if is_label(codecs[self.name]):
+            found = found.masked_fill(found < 0, torch.nan)
+        empty = found.isnan() & (expected.isnan() | self.is_never_empty)
+        return ~((found == expected) | empty)
+
+    @property
+    def is_never_empty(self) -> bool:
+        """Whether the column had no empty cell, so that an empty cell is unknown."""
+        return True
+
+
+class Constant(Derived):
+    """A column with one value in all rows."""
+
+    tag = "derived/constant"
+    code: float
+    """The value, encoded."""
+    shown: str
+    """The value as text."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return ()
+
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+        return torch.full((n,), self.code, dtype=torch.float64)
+
+    @property
+    def rule(self) -> str:
+        return f"{self.name} is {self.shown} in every row"
+
+
+class Lookup(Derived):
+    """A column that is a function of the names of another."""
+
+    tag = "derived/lookup"
+    source: str
+    """The other column."""
+    codes: tuple[float | None, ...]
+    """The code for each code of the source; None if it is empty there, or never seen."""
+    inverse: bool = False
+    """Whether the source is a function of this column too."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    @property
+    def is_never_empty(self) -> bool:
+        return None not in self.codes
+
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+        table = [torch.nan if code is None else code for code in self.codes]
+        values = torch.tensor([*table, torch.nan], dtype=torch.float64)  # index -1 is unknown
+        return values[codes[self.source].double().nan_to_num(-1).round().long().cpu()]
+
+    @property
+    def rule(self) -> str:
+        return f"{self.name} is a function of {self.source}"
+
+
+class Formula(Derived):
+    """A column that a constraint computes."""
+
+    tag = "derived/formula"
+    text: str
+    """The expression, with the names of columns in backticks."""
+    columns: tuple[str, ...]
+    """The columns in it."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.columns
+
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+        numbers = in_numbers({name: codes[name] for name in self.columns}, codecs)
+        value = parse_expression(self.text, self.columns).compute(numbers)
+        return torch.from_numpy(np.broadcast_to(value - zero_of(codecs[self.name]), (n,)).copy())
+
+    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+        """Only known columns that cannot be computed: constraints compare the others."""
+        computed = self.compute(codes, codecs, n)
+        return computed.isnan() & ~codes[self.name].isnan()
+
+    @property
+    def rule(self) -> str:
+        shown = self.text.replace("`", "").removeprefix("(").removesuffix(")")
+        return f"{self.name} = {shown}"
+
+    remedy = "leaving out the constraint"
+
+
+class Difference(Config):
+    """A column that is modelled as its distance above another, which is never negative."""
+
+    tag = "data/difference"
+    name: str
+    """The column."""
+    base: str
+    """The column below it."""
+    shift: float
+    """The distance between the zeros of their codes."""
+    space: Space
+    """The space of the difference."""
+
+    def subtract(self, codes: Codes) -> Tensor:
+        top, base = codes[self.name].double(), codes[self.base].double()
+        return (top - base + self.shift).clamp(min=0).to(codes[self.name].dtype)
+
+    def refuse_undefined(self, codes: Codes, places: RowLocations) -> None:
+        """DataError about the first row with a value above an empty cell."""
+        if not {self.name, self.base} <= {*codes}:
+            return
+        wrong = (codes[self.base].isnan() & ~codes[self.name].isnan()).nonzero()
+        if len(wrong):
+            raise DataError(
+                f"{places.at(f'column {self.base!r}')(int(wrong[0, 0]))} is empty and "
+                f"{self.name}, which is modelled as its distance above {self.base}, is not; fill "
+                "it in, or leave both empty"
+            )
+
+    def add(self, difference: Tensor, base: Tensor) -> Tensor:
+        return (difference.double() + base.double() - self.shift).to(difference.dtype)
+
+
+def in_numbers(codes: Codes, codecs: Mapping[str, Codec]) -> Numbers:
+    """Columns in the numbers of the data."""
+    return {name: to_numbers(codecs[name], code.cpu().numpy()) for name, code in codes.items()}
+
+
+@dataclass(frozen=True)
+class Restored:
+    """How the columns of a table are computed from those that are modelled."""
+
+    derived: tuple[Derived, ...] = ()
+    differences: tuple[Difference, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.derived or self.differences)
+
+    def columns(
+        self, names: Sequence[str], x: Tensor, codecs: Mapping[str, Codec]
+    ) -> dict[str, Tensor]:
+        """The codes of every column from rows x (N, D) of the modelled ones."""
+        codes = {name: x[:, place] for place, name in enumerate(names)}
+        for each in self.differences:  # a base comes before what is above it
+            codes[each.name] = each.add(codes[each.name], codes[each.base])
+        for derived in self.derived:
+            codes[derived.name] = derived.compute(codes, codecs, len(x))
+        return codes
+
+
+def refuse_broken_rows(
+    derived: Sequence[Derived],
+    codes: Codes,
+    codecs: Mapping[str, Codec],
+    places: RowLocations,
+) -> None:
+    """DataError about the first row in which a column is not what it is computed to be."""
+    for each in derived:
+        known = all(name in codes for name in (each.name, *each.sources))
+        if not known:
+            continue
+        broken = each.broken(codes, codecs, len(codes[each.name])).nonzero()[:, 0]
+        if len(broken):
+            row = int(broken[0])
+            wrong = cell(each.name, codes, codecs, row)
+            why = " and ".join(cell(name, codes, codecs, row) for name in each.sources)
+            total, beside = len(codes[each.name]), f" beside {why}" if why else ""
+            raise DataError(
+                f"{places.at(f'rule that {each.rule}')(row)}: found {wrong}{beside} "
+                f"({len(broken)} of {total} rows break it); fix them, or fit without the rule by "
+                f"{each.remedy}"
+            )
+
+
+def cell(name: str, codes: Codes, codecs: Mapping[str, Codec], row: int) -> str:
+    value = codecs[name].decode(codes[name][row : row + 1].cpu().numpy())[0]
+    return f"{name}={'(empty)' if value is None or value != value else value}"
+
+
+def is_function(source: Tensor, column: Tensor) -> bool:
+    """Whether a column (N,) of codes is a function of another, which is not believed of few rows
+    or where an independent column would often be one too."""
+    if len(source) < FEWEST_ROWS * (int(source.max()) + 1):
+        return False
+    table = torch.full((int(source.max()) + 1,), -1, dtype=torch.long)
+    table[source] = column
+    if not torch.equal(table[source], column):
+        return False
+    shares = column.bincount().double() / len(column)
+    sizes = source.bincount().double()
+    agree = (shares ** sizes[:, None]).sum(1).log().sum()
+    return float(agree) < CHANCE
+
+
+def ranks(codes: Tensor) -> Tensor:
+    """The number of each value among the distinct ones; empty cells are one of them."""
+    return torch.unique(codes.double().nan_to_num(torch.inf), return_inverse=True)[1]
+
+
+def is_finite(codec: Codec) -> bool:
+    return isinstance(codec, Categorical | Binary)
+
+
+def find_derived(
+    codes: Codes, codecs: Mapping[str, Codec], excluded: Collection[str]
+) -> tuple[Derived, ...]:
+    """The constant columns, and those that are functions of names in another. Of two that
+    determine one another names are modelled rather than numbers, and the first rather than the
+    second. `excluded` columns are always modelled."""
+    single = {name: code for name, code in codes.items() if code.ndim == 1}
+    ranked = {name: ranks(code) for name, code in single.items()}
+    constants = [name for name in ranked if not ranked[name].any() and name not in excluded]
+    constants = [name for name in constants if not single[name].isnan().any()]
+    if len(constants) == len(ranked):
+        return ()
+    found: list[Derived] = [constant(name, single[name], codecs[name]) for name in constants]
+    varied = [name for name in ranked if bool(ranked[name].any())]
+    finite = [name for name in varied if is_finite(codecs[name])]
+    functions = {
+        (source, name)
+        for source in finite
+        for name in varied
+        if source != name and is_function(ranked[source], ranked[name])
+    }
+
+    def precedes(source: str, name: str) -> bool:
+        """Whether `name` is computed from `source` rather than the reverse."""
+        both = (name, source) in functions and name not in excluded
+        return not both or varied.index(source) < varied.index(name)
+
+    sources = {
+        name: [
+            source for source in finite if (source, name) in functions and precedes(source, name)
+        ]
+        for name in varied
+        if name not in excluded
+    }
+    for name, known in sources.items():
+        roots = [source for source in known if not sources.get(source)]
+        if roots:
+            both = (name, roots[0]) in functions
+            found.append(lookup(name, roots[0], single, codecs, both))
+    return tuple(found)
+
+
+def constant(name: str, code: Tensor, codec: Codec) -> Constant:
+    shown = codec.decode(code[:1].numpy())[0]
+    return Constant(name=name, code=float(code[0]), shown=str(shown))
+
+
+def lookup(
+    name: str, source: str, codes: Codes, codecs: Mapping[str, Codec], inverse: bool
+) -> Lookup:
+    place = codes[source].double().nan_to_num(-1).round().long()
+    table: list[float | None] = [None] * (int(place.max()) + 1)
+    for code in place[place >= 0].unique().tolist():
+        value = float(codes[name][place == code][0])
+        table[code] = None if value != value or (value < 0 and is_label(codecs[name])) else value
+    return Lookup(name=name, source=source, codes=tuple(table), inverse=inverse)
+
+
+def is_label(codec: Codec) -> bool:
+    return isinstance(codec, Categorical)
+
+
+def leaks(target: str, inputs: Sequence[str], codes: Codes) -> list[str]:
+    """The inputs of which the target is a function in all rows."""
+    ranked = {name: ranks(codes[name]) for name in (target, *inputs) if codes[name].ndim == 1}
+    if target not in ranked:
+        return []
+    known = [name for name in inputs if name in ranked]
+    return [name for name in known if is_function(ranked[name], ranked[target])]
+
+
+@dataclass(frozen=True)
+class Construction:
+    """How constraints are met: by bounds, differences and formulas, the others by rejection."""
+
+    bounds: Mapping[str, tuple[float | None, float | None]]
+    orderings: tuple[tuple[str, str], ...]  # (smaller, larger), a base before what is above it
+    formulas: tuple[Formula, ...]
+    rejected: tuple[Comparison, ...]
+
+
+def construct(
+    comparisons: Sequence[Comparison], codes: Codes, codecs: Mapping[str, Codec]
+) -> Construction:
+    """Sort constraints by how they are met."""
+    formulas: dict[str, Formula] = {}
+    bases: dict[str, str] = {}
+    bounds: dict[str, tuple[float | None, float | None]] = {}
+    rest: list[Comparison] = []
+    for each in comparisons:
+        if each.sign == "=":
+            formula = formula_of(each, formulas)
+            formulas[formula.name] = formula
+    for each in comparisons:
+        if (pair := each.ordering) and can_be_difference(*pair, bases, formulas, codes, codecs):
+            bases[pair[1]] = pair[0]
+        elif each.ordering or not (each.sign == "=" or each.bound):
+            rest.append(each)
+    for each in comparisons:
+        if bound := each.bound:
+            name, sign, value = bound
+            inside = number_bound(sign, value, codecs[name])
+            if name in bases or name in formulas or inside is None:
+                rest.append(each)
+                continue
+            low, high = bounds.get(name, (None, None))
+            below, above = inside
+            low = below if low is None else low if below is None else max(low, below)
+            high = above if high is None else high if above is None else min(high, above)
+            bounds[name] = (low, high)
+    return Construction(bounds, in_order(bases), ordered_formulas(formulas), tuple(rest))
+
+
+def formula_of(comparison: Comparison, known: Mapping[str, Formula]) -> Formula:
+    equation = comparison.equation
+    if equation is None or equation[0] in known:
+        raise UsageError(
+            f"data.constraints: expected a column that no other equation computes on one side of "
+            f"{comparison.text!r}, as in total=a+b; solve it for such a column"
+        )
+    name, right = equation
+    return Formula(name=name, text=right.text, columns=right.columns)
+
+
+def ordered_formulas(formulas: Mapping[str, Formula]) -> tuple[Formula, ...]:
+    """Each after those that compute its columns."""
+    found: list[Formula] = []
+    left = dict(formulas)
+    while left:
+        ready = [name for name, each in left.items() if not {*each.columns} & {*left}]
+        if not ready:
+            raise UsageError(
+                f"data.constraints: the equations of {listed(left)} need one another; solve them "
+                "for columns that no equation computes"
+            )
+        found += [left.pop(name) for name in ready]
+    return tuple(found)
+
+
+def can_be_difference(
+    small: str,
+    large: str,
+    bases: Mapping[str, str],
+    formulas: Collection[str],
+    codes: Codes,
+    codecs: Mapping[str, Codec],
+) -> bool:
+    """Whether `large` can be modelled as its distance above `small`."""
+    below = small
+    while below in bases:
+        below = bases[below]
+    free = large not in bases and below != large and not {small, large} & {*formulas}
+    kinds = [getattr(codecs[name], "kind", "binary") for name in (small, large)]
+    whole = kinds == ["counts", "counts"] or (kinds[1] == "real" and "binary" not in kinds)
+    known = bool((~codes[small].isnan() | codes[large].isnan()).all())
+    return free and whole and known
+
+
+def in_order(bases: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    left = dict(bases)
+    while left:
+        ready = [large for large, small in left.items() if small not in left]
+        found += [(left.pop(large), large) for large in ready]
+    return tuple(found)
+
+
+def number_bound(
+    sign: str, value: float, codec: Codec
+) -> tuple[float | None, float | None] | None:
+    """The lower and upper bound of the codes; None if the column cannot have bounds."""
+    if not is_numeric(codec) or isinstance(codec, Binary):
+        return None
+    code = value - zero_of(codec)
+    if getattr(codec, "kind", "") == "counts":
+        above = sign[0] == ">"
+        strict = len(sign) == 1 and code == np.rint(code)
+        code = float(np.ceil(code) + strict if above else np.floor(code) - strict)
+    return (code, None) if sign[0] == ">" else (None, code)
