@@ -282,7 +282,7 @@ class Estimator(TransformerMixin, BaseEstimator):
 
         check_is_fitted(self)
         rows = self.read(X, reset=False)
-        if self.is_table_:
+        if not isinstance(rows, np.ndarray):
             for batch in chunks(self.split(rows)):
                 yield in_float64(batch)
             return

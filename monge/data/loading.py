@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -396,9 +396,8 @@ def find_keys(raw: RawData, options: Options) -> tuple[row_keys.RowKey, ...]:
     """The columns of a table that only identify its rows, unless a setting names them."""
     if not finds_support(raw, options):
         return ()
-    named = {*options.names, *options.sentences, *raw.labels, *raw.inputs, raw.target}
-    used = constraint_columns(options, list(raw.values))
-    return row_keys.find(raw, {*named, *used} - {None})
+    named = {*options.names, *options.sentences, *raw.labels, *raw.inputs, raw.target or ""}
+    return row_keys.find(raw, named | constraint_columns(options, list(raw.values)))
 
 
 def constraint_columns(options: Options, known: Sequence[str]) -> set[str]:
@@ -588,8 +587,8 @@ def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     return rows
 
 
-def is_number(space: Space, column: PackedTensor) -> TypeGuard[Tensor]:
-    return space.kind in ("real", "counts") and isinstance(column, Tensor) and column.ndim == 1
+def is_number(space: Space) -> bool:
+    return space.kind in ("real", "counts") and not space.shape
 
 
 def fit_schema(
@@ -608,7 +607,7 @@ def fit_schema(
     fields = []
     for field, codec in codecs.items():
         space, column = codec.measure(tensors[field][train], field), tensors[field]
-        if finds_support(raw, options) and is_number(space, column):
+        if finds_support(raw, options) and is_number(space) and isinstance(column, Tensor):
             bounds = made.bounds.get(field, (None, None))
             has_zero = not isinstance(codec, Date | Offset)
             space = find_support(space, column, options.models_empty, bounds, has_zero)

@@ -77,7 +77,7 @@ class Schema(Config):
             f"{text.replace('`', '')} is met by rejection: samples that break it are thrown away"
             for text in self.constraints
         ]
-        known = [each.note for each in (*self.row_keys, *self.derived)]
+        known = [*(key.note for key in self.row_keys), *(each.note for each in self.derived)]
         return (*known, *differences, *checked)
 
     def field(self, name: str) -> Field:
