@@ -50,7 +50,7 @@ def unknown_cells(batch: Batch, space: Space, keep: Sequence[str] = ()) -> Batch
     hidden = space.empty(batch.x) & (asked if space.columns else asked[0])
     if not bool(hidden.any()):
         return batch
-    # x keeps what it holds: a model may use that a cell was empty, as where values hide themselves.
+    # x keeps what it holds: a model may use that a cell was empty (values that hide themselves).
     return replace(batch, observed=batch.observed_mask & ~hidden)
 
 
