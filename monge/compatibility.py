@@ -36,8 +36,8 @@ def check_compatible(name: str, owner: type[Model], space: Space) -> None:
     if space.missing and not owner.supports_missing:
         raise DataError(
             f"{name} cannot train on rows with missing values; drop such rows with "
-            "data.missing=drop, treat missing as a category with data.missing=category, fill "
-            f"them in with `monge complete`, or {suggest_models(space, owner)}"
+            "data.missing=drop, fill them in with `monge complete`, or "
+            f"{suggest_models(space, owner)}"
         )
     varying = next(variable_length_parts(space), None)
     if varying and not owner.supports_variable_length:

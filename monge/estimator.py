@@ -6,24 +6,38 @@
     search = GridSearchCV(monge.Estimator("made", budget="500steps"), {"config__width": [32, 128]})
     search.fit(X).best_estimator_.sample(10)
 
-The task (classification or regression) follows from y, or from `task`, which tools that need it
-before they see y (stratified splits) rely on. Model settings are `config` (a mapping, or a whole
-Config) and `config__name` in a grid. Log-likelihoods are computed in float64, so that they do not
-depend on how rows are batched.
+A frame is a table as people have it: its columns are numbers, names, dates or booleans, and cells
+may be empty. An array of numbers is a vector of real numbers, or such a table if it has NaN.
+
+The task (classification or regression) follows from y, or from `task`. Before y is known, a model
+that can do both counts as a classifier, so that cross-validation stratifies folds where y has
+classes; tools that need a regressor beforehand need task="regress". Model settings are `config` (a
+mapping, or a whole Config) and `config__name` in a grid. Log-likelihoods are computed in float64,
+so that they do not depend on how rows are batched.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import ClassifierTags, RegressorTags, Tags, check_random_state
+from sklearn.utils import (
+    ClassifierTags,
+    RegressorTags,
+    Tags,
+    TransformerTags,
+    check_array,
+    check_random_state,
+    check_X_y,
+)
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -34,13 +48,19 @@ from .core.config import Config
 from .core.rng import GOLDEN
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
+
+    from .core.batch import Batch
+    from .data.dataset import Split
 
 
 PREFIX = "config__"
 Task = Literal["density", "classify", "regress"]
 CLASS_KINDS = {"label", "binary"}
 """Kinds of target that are classes."""
+LEAST_ROWS = 3
+"""Rows that a fit needs: one each to train, validate and test."""
 
 
 def if_density_with(ability: type[Ability]) -> Any:
@@ -67,9 +87,9 @@ def row_keys(rows: Tensor) -> Tensor:
     return (bits * (2 * torch.arange(rows.shape[1]) + 1) * GOLDEN).sum(1)
 
 
-class Estimator(BaseEstimator):
-    """A density p(x) over the columns of X, each a real number; or, for a predictor, p(y | x) of
-    classes or of a number."""
+class Estimator(TransformerMixin, BaseEstimator):
+    """A density p(x) over the columns of X; or, for a predictor, p(y | x) of classes or of a
+    number."""
 
     def __init__(
         self,
@@ -94,16 +114,15 @@ class Estimator(BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        task = self.known_task
-        tags.estimator_type = {
-            "density": "density_estimator",
-            "classify": "classifier",
-            "regress": "regressor",
-            None: None,
-        }[task]
+        task, entry = self.known_task, registry.describe(self.model)
+        types = {"density": "density_estimator", "regress": "regressor"}
+        tags.estimator_type = types.get(task or "", "classifier")
         tags.target_tags.required = task != "density"
-        tags.classifier_tags = ClassifierTags() if task == "classify" else None
+        tags.classifier_tags = ClassifierTags() if task in ("classify", None) else None
         tags.regressor_tags = RegressorTags() if task == "regress" else None
+        encodes = CanEncode.ability in entry.abilities and not entry.is_predictor
+        tags.transformer_tags = TransformerTags() if encodes else None
+        tags.input_tags.allow_nan = entry.supports_missing or "columns" in entry.events
         return tags
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -133,7 +152,7 @@ class Estimator(BaseEstimator):
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Fit within the budget; a tenth of the rows is held out for early stopping."""
         if self.known_task == "density":
-            return self.fit_rows(self.read(X, reset=True, ensure_min_samples=3))
+            return self.fit_rows(self.read(X, reset=True))
         if y is None:
             raise ValueError(
                 f"{self.model} predicts y from X: it requires y to be passed, but "
@@ -141,11 +160,10 @@ class Estimator(BaseEstimator):
             )
         self.task_ = self.infer_task(y)
         numeric = self.task_ == "regress"
-        rows, target = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=numeric, ensure_min_samples=3
-        )
+        rows = self.read(X, reset=True)
+        _, target = check_X_y(np.zeros((len(rows), 1)), y, y_numeric=numeric, estimator=self)
         if numeric:
-            return self.fit_rows((rows, np.asarray(target, np.float64)), "data.test=0.001")
+            return self.fit_rows(self.pair(rows, target.astype(np.float64)), "data.test=0.001")
         check_classification_targets(target)
         self.classes_, codes = np.unique(target, return_inverse=True)
         if len(self.classes_) == 1:
@@ -153,7 +171,19 @@ class Estimator(BaseEstimator):
                 f"expected at least two classes in y, found one class: {self.classes_[0]}; add "
                 "rows of other classes"
             )
-        return self.fit_rows((rows, codes.astype(str).astype(object)), "data.test=0.001")
+        names = codes.astype(str).astype(object)
+        return self.fit_rows(self.pair(rows, names), "data.test=0.001")
+
+    def pair(self, rows: Any, target: NDArray[Any]) -> tuple[Any, Any]:
+        """Rows and target; in a table the target is a column under a name of its own."""
+        if not self.is_table_:
+            return rows, target
+        import pandas as pd
+
+        name = "y"
+        while name in map(str, self.columns_):
+            name += "_"
+        return rows, pd.Series(target, name=name)
 
     def infer_task(self, y: Any) -> Task:
         """Classification or regression."""
@@ -181,6 +211,7 @@ class Estimator(BaseEstimator):
             )
             self.model_: Any = run.model.double()
             self.seed_, self.n_iter_ = seed, run.result["step"]
+            self.fields_, self.target_ = run.view.to_dict(), run.metadata["target"]
         return self
 
     @if_task("classify", "regress", None)
@@ -189,29 +220,29 @@ class Estimator(BaseEstimator):
         mean = self.mean(X)
         return self.classes_[mean.argmax(1)] if self.task_ == "classify" else mean
 
-    @if_task("classify")
+    @if_task("classify", None)
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of each of `classes_`."""
         return self.mean(X)
 
     def mean(self, X: ArrayLike) -> NDArray[np.float64]:
         """E[y | x]; of classes, their probabilities."""
-        from .core.batch import Batch
-        from .evaluate.likelihood import CHUNK
+        from .data.codecs.scalar import Offset
+        from .data.dataset import View
 
-        means = [self.model_.mean({"x": Batch(rows)}) for rows in self.tensor(X).split(CHUNK)]
-        return np.concatenate([mean.numpy() for mean in means])
+        found = np.concatenate(
+            [self.model_.mean(batch.given).numpy() for batch in self.batches(X, given="x")]
+        )
+        codec = View.from_dict(self.fields_).event.fields[0].codec
+        return found + codec.offset if isinstance(codec, Offset) else found
 
     @if_density_with(HasLikelihood)
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """log p of each row in nats, or a lower bound of it if the model has only that."""
-        from .core.batch import Batch
-        from .evaluate.likelihood import CHUNK, row_likelihoods
+        from .evaluate.likelihood import row_likelihoods
 
-        rows = self.tensor(X)
-        keys = row_keys(rows).split(CHUNK)
-        batches = (Batch(x, row=key) for x, key in zip(rows.split(CHUNK), keys, strict=True))
-        return row_likelihoods(self.model_, batches, rows.shape[1], seed=self.seed_).value
+        batches = (replace(batch, row=row_keys(batch.x)) for batch in self.batches(X))
+        return row_likelihoods(self.model_, batches, self.n_features_in_, seed=self.seed_).value
 
     def score(self, X: ArrayLike, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy for classes, R squared for a number, the mean of score_samples for a density:
@@ -222,26 +253,97 @@ class Estimator(BaseEstimator):
         return float(metric(y, self.predict(X), sample_weight=sample_weight))
 
     @if_density_with(CanSample)
-    def sample(self, n_samples: int = 1) -> NDArray[np.float64]:
-        """Rows sampled from the model, the same at each call."""
+    def sample(self, n_samples: int = 1) -> NDArray[np.float64] | pd.DataFrame:
+        """Rows sampled from the model in the form of the data, the same at each call."""
         from .core.rng import make_generator
+        from .data.dataset import View
 
         check_is_fitted(self)
-        return self.model_.sample(n_samples, generator=make_generator(self.seed_)).numpy()
+        x = self.model_.sample(n_samples, generator=make_generator(self.seed_))
+        return View.from_dict(self.fields_).decode(x) if self.is_table_ else x.numpy()
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The latent code of each row, (n, entries)."""
+        codes = [self.model_.encode(batch).flatten(1).numpy() for batch in self.batches(X)]
+        return np.concatenate(codes)
 
     @if_density_with(CanEncode)
-    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The latent code of each row."""
-        return self.model_.encode(self.tensor(X)).numpy()
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """The names of the entries of a code: z1, z2, ..."""
+        check_is_fitted(self)
+        return np.array([f"z{i + 1}" for i in range(self.model_.latent.dims)], object)
 
-    def tensor(self, X: ArrayLike) -> Tensor:
-        """Validated rows as a tensor."""
+    def batches(self, X: ArrayLike, given: str = "") -> Iterator[Batch]:
+        """Rows as float64 batches; an array is the event, or the condition `given`."""
         import torch
 
-        check_is_fitted(self)
-        return torch.from_numpy(np.ascontiguousarray(self.read(X, reset=False)))
+        from .core.batch import Batch
+        from .evaluate.likelihood import CHUNK, chunks
 
-    def read(self, X: ArrayLike, reset: bool, ensure_min_samples: int = 1) -> NDArray[np.float64]:
-        return validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_min_samples=ensure_min_samples
-        )
+        check_is_fitted(self)
+        rows = self.read(X, reset=False)
+        if self.is_table_:
+            for batch in chunks(self.split(rows)):
+                yield in_float64(batch)
+            return
+        for x in torch.from_numpy(np.ascontiguousarray(rows)).split(CHUNK):
+            empty = x.isnan()
+            seen = ~empty if bool(empty.any()) else None
+            batch = Batch(x.nan_to_num(0.0), observed=seen)
+            yield Batch(x[:, 0], given={given: batch}) if given else batch
+
+    def split(self, frame: pd.DataFrame) -> Split:
+        """The rows of a frame as the fitted model reads them; warns of what it cannot read."""
+        from .data import loading
+
+        source = loading.open(frame, fields=self.fields_)
+        for note in source.notes:
+            warnings.warn(note, UserWarning, stacklevel=4)
+        return source.view(target=self.target_).split("all", every=True)
+
+    def read(self, X: ArrayLike, reset: bool) -> NDArray[np.float64] | pd.DataFrame:
+        """Validated rows: a frame if the model was fitted to a table, otherwise an array."""
+        import pandas as pd
+
+        from .data.readers.tables import as_pandas
+
+        least, found = LEAST_ROWS if reset else 1, as_pandas(X)
+        if isinstance(found, pd.DataFrame):
+            validate_data(self, found, reset=reset, skip_check_array=True)
+            if len(found) < least:
+                raise ValueError(f"expected at least {least} rows, found {len(found)}; add rows")
+        else:
+            found = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=np.float64,
+                ensure_min_samples=least,
+                ensure_all_finite="allow-nan",
+            )
+        if reset:
+            self.is_table_ = isinstance(found, pd.DataFrame) or bool(np.isnan(found).any())
+            width = range(self.n_features_in_)
+            self.columns_ = list(getattr(found, "columns", [f"x{i + 1}" for i in width]))
+        if self.is_table_:
+            return pd.DataFrame(found).set_axis(self.columns_, axis=1)
+        found = check_array(found, dtype=np.float64, ensure_all_finite="allow-nan")
+        entry = registry.describe(self.model)
+        if not entry.supports_missing and np.isnan(found).any():
+            row = int(np.isnan(found).any(1).argmax()) + 1
+            raise ValueError(
+                f"expected numbers, found NaN in row {row}; fill it in, or fit on rows with NaN"
+            )
+        return found
+
+
+def in_float64(batch: Batch) -> Batch:
+    given = {name: in_float64(part) for name, part in batch.given.items()}
+    x = batch.x.double() if batch.x.is_floating_point() else batch.x
+    return replace(batch, x=x, given=given)
+
+
+for method in ("transform", "fit_transform"):
+    # scikit-learn wraps these for `set_output` when the class is made, so that the condition for
+    # them to exist is added to what it made.
+    setattr(Estimator, method, if_density_with(CanEncode)(getattr(Estimator, method)))

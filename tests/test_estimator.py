@@ -1,11 +1,18 @@
 """monge.Estimator passes scikit-learn's own checks for estimators of densities, classes and
 numbers."""
 
+import pickle
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.datasets import load_iris
-from sklearn.model_selection import GridSearchCV
+from sklearn.decomposition import PCA
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import monge
@@ -82,7 +89,8 @@ def test_y_decides_what_is_predicted():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     model = monge.Estimator("predict.mlp", QUICK, budget="80steps", random_state=0)
-    assert not is_classifier(model)
+    assert is_classifier(model)  # until y decides: folds are stratified where y has classes
+    assert is_regressor(clone(model).set_params(task="regress"))
     model.fit(X, names)
     assert is_classifier(model)
     assert list(model.classes_) == sorted(set(names))
@@ -93,6 +101,7 @@ def test_y_decides_what_is_predicted():
     assert not hasattr(model, "score_samples")
     number = clone(model).fit(X[:, :3], X[:, 3])
     assert is_regressor(number)
+    assert not is_classifier(number)
     assert number.score(X[:, :3], X[:, 3]) > 0.8
     assert not hasattr(number, "predict_proba")
     assert is_classifier(monge.Estimator("predict.logistic"))
@@ -105,3 +114,120 @@ def test_y_decides_what_is_predicted():
 def test_a_misspelt_setting_names_the_right_one(flowers):
     with pytest.raises(UsageError, match="width"):
         monge.Estimator("made", {"widht": 3}, budget="1steps").fit(flowers)
+
+
+def penguins(n=160):
+    """A table with names, booleans and empty cells; `heavy` follows from `mass` and `kind`."""
+    rng = np.random.default_rng(0)
+    kind = rng.choice(["adelie", "gentoo"], n).astype(object)
+    mass = rng.normal(4000, 500, n) + 600 * (kind == "gentoo")
+    heavy = np.where(mass > 4300, "heavy", "light")
+    kind[rng.random(n) < 0.1] = None
+    mass = np.where(rng.random(n) < 0.1, np.nan, mass.round())
+    frame = pd.DataFrame({"kind": kind, "mass": mass, "ringed": rng.random(n) < 0.5})
+    return frame.set_index(pd.Index([f"bird {i}" for i in range(n)])), heavy
+
+
+@pytest.fixture(scope="module")
+def birds():
+    return penguins()
+
+
+@pytest.fixture(scope="module")
+def weigher(birds):
+    return monge.Estimator("predict.mlp", QUICK, budget="80steps", random_state=0).fit(*birds)
+
+
+def test_frames_with_names_and_empty_cells_are_tables(weigher, birds):
+    X, y = birds
+    assert list(weigher.feature_names_in_) == ["kind", "mass", "ringed"]
+    assert weigher.n_features_in_ == 3
+    assert get_tags(weigher).input_tags.allow_nan
+    assert weigher.score(X, y) > 0.85
+    assert list(weigher.classes_) == ["heavy", "light"]
+    shapes = [part.shape for part in weigher.model_.space.given.values()]
+    assert shapes == [(3,)]  # names and booleans are columns of their own
+    again = pickle.loads(pickle.dumps(weigher))
+    np.testing.assert_array_equal(again.predict_proba(X), weigher.predict_proba(X))
+    shuffled = X[::-1]
+    np.testing.assert_allclose(
+        weigher.predict_proba(shuffled)[::-1], weigher.predict_proba(X), rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="mass"):
+        weigher.predict(X[["mass", "kind", "ringed"]])
+    with pytest.raises(ValueError, match="2 features"):
+        weigher.predict(X.to_numpy()[:, 1:].astype(float))
+
+
+def test_classes_have_the_type_of_y(birds):
+    X, y = birds
+    model = monge.Estimator("predict.logistic", budget="3steps", random_state=0)
+    for target in (y == "heavy", np.where(y == "heavy", 7, 3), pd.Series(y, dtype="category")):
+        fitted = clone(model).fit(X, target)
+        assert fitted.classes_.dtype == np.unique(np.asarray(target)).dtype
+        assert set(fitted.predict(X)) <= set(target)
+    with pytest.raises(ValueError, match="NaN"):
+        clone(model).fit(X, np.where(y == "heavy", np.nan, 1.0))
+
+
+def test_a_number_far_from_zero_is_predicted_in_its_own_units(birds):
+    X, y = birds
+    large = 1.7e9 + (y == "heavy") * 10.0
+    model = monge.Estimator("predict.mlp", QUICK, budget="40steps", random_state=0, task="regress")
+    assert (np.abs(model.fit(X, large).predict(X) - large) < 20).all()
+
+
+def test_a_column_called_y_is_no_obstacle(birds):
+    X, y = birds
+    model = monge.Estimator("predict.logistic", budget="3steps", random_state=0)
+    renamed = X.rename(columns={"mass": "y"})
+    assert len(model.fit(renamed, y).predict(renamed)) == len(X)
+
+
+def test_names_that_were_not_in_training_are_empty_cells(weigher, birds):
+    X, _ = birds
+    strange, empty = X.copy(), X.copy()
+    strange.iloc[4, 0], empty.iloc[4, 0] = "emu", None
+    with pytest.warns(UserWarning, match=r"row 5: 'emu'"):
+        found = weigher.predict_proba(strange)
+    np.testing.assert_array_equal(found, weigher.predict_proba(empty))
+
+
+def test_densities_of_frames_give_frames(birds):
+    X, _ = birds
+    vae = monge.Estimator("vae", budget="5steps", random_state=0).fit(X)
+    rows = vae.sample(50)
+    assert list(rows) == list(X)
+    assert set(rows["kind"].dropna()) <= {"adelie", "gentoo"}
+    assert vae.score_samples(X).shape == (len(X),)
+    np.testing.assert_allclose(vae.score_samples(X[::-1])[::-1], vae.score_samples(X))
+    codes = vae.set_output(transform="pandas").transform(X)
+    assert isinstance(codes, pd.DataFrame)
+    assert list(codes.index) == list(X.index)
+    assert list(codes) == list(vae.get_feature_names_out())
+    assert not hasattr(monge.Estimator("made"), "set_output")
+    assert not hasattr(monge.Estimator("made"), "fit_transform")
+
+
+def test_nan_in_arrays(flowers):
+    holed = flowers.copy()
+    holed[::7, 1] = np.nan
+    made = monge.Estimator("made", SMALL, budget="5steps", random_state=0).fit(holed)
+    assert np.isfinite(made.score_samples(holed)).all()
+    y = (flowers[:, 2] > 3).astype(int)
+    full = monge.Estimator("predict.logistic", budget="5steps", random_state=0).fit(flowers, y)
+    assert np.isfinite(full.predict_proba(holed)).all()
+    plain = monge.Estimator("made", SMALL, budget="5steps", random_state=0).fit(flowers)
+    with pytest.raises(ValueError, match="row 1"):
+        plain.score_samples(holed)
+
+
+def test_folds_are_stratified_and_pipelines_work():
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    model = monge.Estimator("predict.mlp", QUICK, budget="80steps", random_state=0)
+    scores = cross_val_score(model, X, y, cv=3)
+    assert (scores > 0.85).all()
+    pipe = make_pipeline(StandardScaler(), PCA(2), model).fit(X, y)
+    assert pipe.score(X, y) > 0.85
+    codes = make_pipeline(StandardScaler(), monge.Estimator("vae", budget="3steps"))
+    assert len(codes.fit_transform(X)) == 150

@@ -122,7 +122,7 @@ def command(
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
     found, overrides = runs.load(run), Overrides.parse(settings)
-    there = found.split(data)
+    there = found.split(data, every=True)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     batch = unknown_cells(batch, found.space, keep_holes)
     by = chosen_by(mean, median, count)
@@ -153,6 +153,8 @@ def command(
         write(found, x, out, length, row_keys=keys)
     else:
         write_intervals(found, completed, out, keys)
+    for note in found.notes:
+        console.note(note)
     nothing = int((completed.filled.flatten(1).all(1)).sum())
     if nothing:
         console.note(f"{nothing} rows have no known cell and are sampled as new rows")

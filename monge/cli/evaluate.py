@@ -57,6 +57,7 @@ def command(console: Console, run: str, data: str | None, split: str | None) -> 
         result["features"] = {"description": str(features), **features.metadata}
         text += f"\n\nfrechet_distance, kernel_distance: {features}; {BIASED}."
     text += c2st_sentence(result, groups.get("samples", {}))
+    text += membership_sentence(result, groups.get("privacy", {}))
     if curve := tightness(found.model, found.split(data, split)):
         result["tightness"] = curve.to_dict()
         text += f"\n\n{format_bound_curve(console, curve)}"
@@ -65,6 +66,8 @@ def command(console: Console, run: str, data: str | None, split: str | None) -> 
         text += f"\n{plot}"
     for finding in findings:
         text += f"\n\n{sentence(finding)}"
+    for note in found.notes:
+        console.note(note)
     console.result(result, text)
 
 
@@ -117,6 +120,21 @@ def c2st_sentence(result: dict[str, Any], samples: dict[str, Metric]) -> str:
     return (
         f"\n\nA classifier separates samples from data with an accuracy of {low:.3f} to "
         f"{high:.3f} (95% interval); perfect samples give 0.5."
+    )
+
+
+def membership_sentence(result: dict[str, Any], privacy: dict[str, Metric]) -> str:
+    """The interval of the membership inference; it is added to `result` too."""
+    from ..evaluate.c2st import interval
+
+    if "membership_auc" not in privacy:
+        return ""
+    low, high = interval(privacy["membership_auc"])
+    result["membership_auc_interval"] = [low, high]
+    return (
+        f"\n\nThe distance to the closest sample separates training rows from held-out rows with "
+        f"an AUC of {low:.3f} to {high:.3f} (95% interval); 0.5 means that it does not. Other "
+        "attacks may reveal more."
     )
 
 

@@ -70,6 +70,8 @@ def command(
     table = found.predict(
         data, *overrides.model, *overrides.sample, split=split, by=by, interval=interval, seed=seed
     )
+    for note in found.notes:
+        console.note(note)
     result = {"run": str(found.folder), "rows": len(table), "columns": list(table)}
     if out is None:
         text = table.to_csv(index=False).rstrip()

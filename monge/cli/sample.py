@@ -86,6 +86,8 @@ def command(
         sample_text(console, found, prompt or "", count, out, options, seed)
         return
     count, conditions = sample_conditions(found, count, given, options)
+    for note in found.notes:
+        console.note(note)
     if stream or (out and out.suffix == ".gif"):
         states = found.stream(count, conditions, *options, seed=seed)
         show_stream(console, found, states, out)
@@ -128,7 +130,7 @@ def sample_conditions(
     from ..run.run import parse_condition
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
-        rows = run.split(given[0], "all").whole()
+        rows = run.split(given[0], "all", every=True).whole()
         every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
         return len(every), dict(every.to(run.compute.torch_device()).given)
     pairs = map(parse_pair, given)

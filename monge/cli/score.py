@@ -63,6 +63,8 @@ def command(
     scores = found.log_likelihood(data, *options, split=split, seed=seed)
     if out:
         write_rows(out, scores)
+    for note in found.notes:
+        console.note(note)
     mean = scores.mean
     if scores.impossible:
         console.note(
@@ -112,12 +114,9 @@ def check_options(run: Run, settings: Sequence[str]) -> None:
 
 
 def write_rows(out: Path, scores: RowLikelihoods) -> None:
-    import numpy as np
     import pandas as pd
 
-    table = pd.DataFrame(
-        {"row": np.arange(1, len(scores.value) + 1), "nats": scores.value, "kind": scores.kind}
-    )
+    table = pd.DataFrame({"row": scores.numbers, "nats": scores.value, "kind": scores.kind})
     if scores.stderr is not None:
         table["stderr"] = scores.stderr
     table["rank"] = table["nats"].rank(method="first").astype(int)

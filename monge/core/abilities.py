@@ -333,8 +333,10 @@ class CanComplete(Ability):
     ability = "complete"
     task = "complete rows"
 
-    completion: str = "sampled given the observed values"
-    """The method and its accuracy, as `monge complete` prints it."""
+    @property
+    def completion(self) -> str:
+        """The method and its accuracy in the last completion, as `monge complete` prints them."""
+        return "sampled given the observed values"
 
     @abc.abstractmethod
     def complete(

@@ -35,8 +35,8 @@ USER_MODULE = "monge_user_"
 """The beginning of the module names of users' own files."""
 TAG = re.compile(r'^ {4,}tag = "([a-z0-9_]+/[a-z0-9_.]+)"$', re.MULTILINE)
 
-MAX_INT = 2**63 - 1
-"""Largest whole number of a setting, which is the largest that a tensor holds."""
+MAX_INT = 2**64 - 1
+"""Largest whole number of a setting: of 64 bits, as are whole numbers in data."""
 MAX_LAYERS = 10_000
 """Largest number of layers of one kind, which are built one by one."""
 

@@ -39,7 +39,22 @@ class Marginals(abc.ABC):
             enough = self.cumulative(middle) >= level
             low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
         real = torch.tensor([part.kind == "real" for part in self.space.parts])
-        return torch.where(real.to(high.device), high, (high + 1e-4).floor())
+        found = torch.where(real.to(high.device), high, (high + 1e-4).floor())
+        return found if self.space.is_plain else self.within_support(found, low, level)
+
+    def within_support(self, found: Tensor, below: Tensor, level: float) -> Tensor:
+        """Quantiles that bisection found to lie in (below, found], (B, D): on the atom there if
+        that has enough probability, and between the bounds."""
+        parts = self.space.parts
+        for k in range(max(len(part.atoms) for part in parts)):
+            atoms = [part.atoms[k] if k < len(part.atoms) else torch.nan for part in parts]
+            atom = self.expand(torch.tensor(atoms, dtype=torch.float64))
+            here = (below < atom) & (atom <= found)
+            t = torch.where(here, atom, found)
+            found = torch.where(here & (self.cumulative(t) >= level), t, found)
+        lower = [-torch.inf if part.lower is None else part.lower for part in parts]
+        upper = [torch.inf if part.upper is None else part.upper for part in parts]
+        return found.clamp(self.expand(torch.tensor(lower)), self.expand(torch.tensor(upper)))
 
     def bracket(self, level: float) -> tuple[Tensor, Tensor]:
         """Values below and above the quantile, starting from the training range."""

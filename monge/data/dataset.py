@@ -117,7 +117,40 @@ class Dataset:
         target: str | Sequence[str] | None = None,
     ) -> View:
         """event | given, as a run sees it."""
-        return View(select(self.schema, event, given, target), self)
+        selection = select(self.schema, event, given, target)
+        return View(selection, self.with_schema(selection.schema))
+
+    def with_schema(self, schema: Schema) -> Dataset:
+        """The same rows in a schema in which empty cells of some names are unknown."""
+        if schema is self.schema:
+            return self
+        old = self.fields
+        changed = {
+            field.name: torch.where(codes == old[field.name].space.size - 1, -1, codes)
+            for field in schema.fields
+            if field.space.kind == "label"
+            and field.space.size < old[field.name].space.size
+            and isinstance(codes := self.tensors[field.name], Tensor)
+        }
+        return self.copy(schema=schema, tensors={**self.tensors, **changed})
+
+    def copy(self, **changes: Any) -> Dataset:
+        """The dataset with some of its parts replaced."""
+        parts = {
+            name: getattr(self, name)
+            for name in (
+                "schema",
+                "tensors",
+                "splits",
+                "has_splits",
+                "density",
+                "notes",
+                "dropped",
+                "options",
+                "row_keys",
+            )
+        }
+        return Dataset(**{**parts, **changes})
 
     def with_defaults(self, *settings: str) -> tuple[Dataset, list[str]]:
         """The dataset with those proposed settings that the user has not set, and the list of
@@ -128,17 +161,7 @@ class Dataset:
             if (name := setting.partition("=")[0]) in MODEL_PROPOSALS
             and getattr(self.options, name) == getattr(Options, name)
         ]
-        return Dataset(
-            self.schema,
-            self.tensors,
-            self.splits,
-            self.has_splits,
-            self.density,
-            self.notes,
-            self.dropped,
-            self.options.override(*proposed),
-            self.row_keys,
-        ), proposed
+        return self.copy(options=self.options.override(*proposed)), proposed
 
     def fields_dict(self) -> dict[str, Any]:
         return self.schema.to_dict()
@@ -296,8 +319,11 @@ class View:
         self.space = replace(self.event.space, given=given)
         changes = [name for name in source.options.augment if name != NONE] if source else []
         self.augment = Augment(changes, self.space) if changes else None
-        if source and source.options.labels and len(self.labels) == 1:
+        fewer = source and (source.options.labels or selection.predicted)
+        if fewer and (selection.predicted or len(self.labels) == 1):
             self.space = replace(self.space, rows=len(self.index("train")))
+        if source and selection.predicted and self.event.single and not self.space.shape:
+            self.space = replace(self.space, missing=False)  # rows without it are left out
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -349,7 +375,7 @@ class View:
             each.note for each in self.restored.derived
         }
         about = [note for note in self.dataset.notes if note not in apart]
-        return (*about, *self.relation_notes, *alone, *changes)
+        return (*about, *self.relation_notes, *alone, *self.left_out("all"), *changes)
 
     @property
     def relation_notes(self) -> tuple[str, ...]:
@@ -378,13 +404,48 @@ class View:
         ]
         return (*left_out, *leaked, *unmet)
 
-    def split(self, split: str) -> Split:
-        """The rows of a split, not augmented."""
-        return Split(self, self.index(split))
+    def left_out(self, split: str) -> tuple[str, ...]:
+        """A note about the rows of a split that have no value of the target, if there are any."""
+        if not self.selection.predicted:
+            return ()
+        count = int((~self.has_target[self.dataset.rows_of(split)]).sum())
+        names = listed(self.selection.event)
+        if not count:
+            return ()
+        rows, were = ("row", "was") if count == 1 else ("rows", "were")
+        return (f"{count} {rows} without a value of {names} {were} left out",)
+
+    @cached_property
+    def has_target(self) -> Tensor:
+        """Which rows of the source have a value of the event, or of one of its columns, (N,)."""
+        found = torch.zeros(len(self.dataset), dtype=torch.bool)
+        for field in self.event.fields:
+            empty, rows = None, self.dataset.tensors[field.name]
+            if isinstance(rows, Tensor):
+                empty = unseen(rows)
+            if empty is None:
+                return torch.ones_like(found)
+            found |= ~empty.reshape(len(empty), -1).all(1)
+        return found
+
+    def split(self, split: str, every: bool = False) -> Split:
+        """The rows of a split, not augmented; if `every` is set, also those without a value of
+        the target, as for predictions."""
+        index = self.index(split, every)
+        if not len(index) and (rows := len(self.dataset.rows_of(split))):
+            raise DataError(
+                f"expected a value of {listed(self.selection.event)} in some rows of "
+                f"{self.dataset.name}, found none in the {rows} rows of the split {split}; "
+                "add it, or ask for predictions of it"
+            )
+        if every:
+            return Split(self, index)
+        numbers = torch.isin(self.index(split, every=True), index).nonzero()[:, 0] + 1
+        return Split(self, index, notes=self.left_out(split), numbers=numbers)
 
     def training(self, split: str = "train") -> Split:
         """The rows of a split for training: balanced and augmented as set."""
-        index = self.index(split)
+        index = self.split(split).index
         if self.dataset.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]
         return Split(self, index, self.augment, self.crop_limits(index))
@@ -398,9 +459,12 @@ class View:
         follows = torch.isin(index + 1, index)
         return torch.where(follows, rows.length[(index + 1).clamp(max=len(rows) - 1)], 0)
 
-    def index(self, split: str) -> Tensor:
-        """Row numbers of a split; with `data.labels`, only labelled training rows."""
+    def index(self, split: str, every: bool = False) -> Tensor:
+        """Row numbers of a split: if there is a target, those with a value of it, unless `every`
+        is set; with `data.labels`, only labelled training rows."""
         source, rows = self.dataset, self.dataset.rows_of(split)
+        if self.selection.predicted and not every:
+            rows = rows[self.has_target[rows]]
         if not source.options.labels or "train" not in split:
             return rows
         train = source.rows_of("train")
@@ -432,8 +496,12 @@ class View:
         """DataError if a target is constant in the training rows."""
         for field in self.event.fields:
             values = self.dataset.tensors[field.name][self.index("train")]
-            if isinstance(values, Tensor) and values.ndim == 1 and len(values.unique()) == 1:
-                shown = field.codec.decode(values[:1].numpy())[0]
+            if not isinstance(values, Tensor) or values.ndim != 1:
+                continue
+            empty = unseen(values)
+            known = values if empty is None else values[~empty]
+            if len(known.unique()) == 1:
+                shown = field.codec.decode(known[:1].numpy())[0]
                 raise DataError(
                     f"target {field.name!r} is {shown} in every training row, so "
                     "there is nothing to predict; choose another target, or give rows "
@@ -562,8 +630,13 @@ class Split:
         index: Tensor,
         augment: Augment | None = None,
         crop_limits: Tensor | None = None,
+        notes: tuple[str, ...] = (),
+        numbers: Tensor | None = None,
     ) -> None:
         self.space, self.augment, self.crop_limits = view.space, augment, crop_limits
+        self.notes = notes  # about rows that were left out
+        # (n,): number of each row in the split, from 1; rows that were left out count
+        self.numbers = torch.arange(1, len(index) + 1) if numbers is None else numbers
         self.index, self.density = index, view.dataset.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
         self.row_keys = {name: cells[index] for name, cells in view.dataset.row_keys.items()}

@@ -59,6 +59,7 @@ from .schema import (
     Field,
     Schema,
     Selection,
+    condition_fields,
     mark_missing,
     read_schema,
     selection_of,
@@ -66,6 +67,7 @@ from .schema import (
 )
 from .schema_match import encode as encode_matched
 from .schema_match import match as match_schema
+from .schema_match import without_unseen
 from .splits import divide, keep
 from .support import find_support, refuse_outside
 from .transforms import pairs, parse
@@ -76,7 +78,8 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
     `fields` are given.
 
     data: a built-in name or a path, either followed by +transforms, two unpaired datasets as
-    A~B, two files of sentences line by line as A,B, an array, a tensor, a frame, an (x, y) pair,
+    A~B, two files of sentences line by line as A,B, an array, a tensor, a frame (of pandas, or of
+    a library whose frames have `to_pandas`, such as polars and Arrow), an (x, y) pair,
     a torch Dataset, rows, or a dataset, which is returned unchanged.
     """
     if isinstance(data, Dataset):
@@ -86,7 +89,7 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
                 "that is already open; pass them to the first open"
             )
         return data
-    options = Options().override(*settings)
+    data, options = tables.as_pandas(data), Options().override(*settings)
     if isinstance(data, str | Path) and "~" in str(data) and (both := pairs.sides(str(data))):
         return open_unpaired(both, settings, fields)
     source, transforms = locate(data)
@@ -115,7 +118,7 @@ def open_unpaired(
 def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -> Series:
     """A series of any length in the schema of a run, with columns known after its end."""
     options = Options().override(*settings)
-    source, _ = locate(data)
+    source, _ = locate(tables.as_pandas(data))
     if isinstance(source, str):
         raise DataError(f"expected a table with a column of times, found the built-in {data}")
     schema, _ = read_schema(fields)
@@ -351,6 +354,7 @@ def build(
     raw = row_keys.separate(raw, keys)
     if schema is not None:
         raw = match_schema(raw, schema, needed)
+        raw = without_unseen(raw, schema, condition_fields(stored or {}))
     codecs, tensors = encode(raw, options, changes, schema)
     comparisons = read_constraints(raw, options, codecs, tensors) if schema is None else []
     if stored is not None:

@@ -12,7 +12,7 @@ from ..core.config import Config, read
 from ..core.errors import UsageError, nearest
 from ..core.space import Space
 from .codecs.base import Codec
-from .codecs.scalar import listed
+from .codecs.scalar import MISSING, Categorical, listed
 from .codecs.tokens import Text
 from .derived import Derived, Difference, Restored
 from .packed import PackedTensor, holes
@@ -176,6 +176,7 @@ def select(
             f"{shaped[0]} is not a single value and cannot be a target beside others; "
             "give one target"
         )
+    schema = with_targets(schema, targets)
     free = [name for name in known if name not in {each.name for each in schema.derived}]
     others = schema.inputs if targets == (schema.target,) and schema.inputs else free
     beside = [name for name in others if name not in chosen] if targets and not given else given
@@ -185,6 +186,26 @@ def select(
         predicted=bool(targets),
         given=conditions(schema, targets, given, beside),
     )
+
+
+def with_targets(schema: Schema, targets: Sequence[str]) -> Schema:
+    """The schema in which an empty cell of a target is unknown rather than a value of its own:
+    rows without a value of it are not modelled."""
+    if not any(schema.field(name).space.optional for name in targets):
+        return schema
+    fields = (as_target(field) if field.name in targets else field for field in schema.fields)
+    return replace(schema, fields=tuple(fields))
+
+
+def as_target(field: Field) -> Field:
+    if not field.space.optional:
+        return field
+    codec, space = field.codec, replace(field.space, optional=False, missing=True)
+    if isinstance(codec, Categorical):
+        codec = replace(codec, names=tuple(name for name in codec.names if name != MISSING))
+        size = len(codec.names)
+        space = replace(space, size=size, high=(float(size - 1),))
+    return replace(field, codec=codec, space=space)
 
 
 def parse_targets(target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
@@ -225,6 +246,14 @@ def read_schema(stored: Mapping[str, Any]) -> tuple[Schema, set[str]]:
         return selection.schema, given | (set() if spare else set(selection.event))
     schema = Schema.from_dict(stored)
     return schema, set(schema.main)
+
+
+def condition_fields(stored: Mapping[str, Any]) -> set[str]:
+    """The fields that the conditions of a run consist of."""
+    selection = read(stored)
+    if not isinstance(selection, Selection):
+        return set()
+    return {name for names in selection.given.values() for name in names}
 
 
 def selection_of(stored: Mapping[str, Any]) -> Selection:

@@ -18,9 +18,10 @@ from torch import Tensor
 from ..core.errors import DataError
 from .codecs.array import Array
 from .codecs.base import Codec, Locator
-from .codecs.scalar import Categorical, listed
+from .codecs.scalar import Binary, Categorical, distinct, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
 from .packed import PackedTensor
+from .readers import tables
 from .readers.arrays import from_arrays
 from .readers.base import RawData
 from .schema import Schema
@@ -53,6 +54,45 @@ def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
         and not is_uneven(values[field.name])
     }
     return replace(raw, values=values, notes=raw.notes + notes)
+
+
+def without_unseen(raw: RawData, schema: Schema, conditions: Collection[str]) -> RawData:
+    """The same rows with empty cells where a condition holds a name that the run does not know; a
+    note counts them."""
+    values, notes = dict(raw.values), []
+    for field in schema.fields:
+        if field.name not in conditions or field.name not in values:
+            continue
+        names = known_names(field.codec)
+        column = values[field.name]
+        if names is None or getattr(column, "ndim", 0) != 1:
+            continue
+        cells = tables.cells(column, raw.at(field.name)) if raw.table else column
+        strange = unseen_cells(cells, names)
+        if not strange.any():
+            continue
+        first = int(np.argmax(strange))
+        notes.append(
+            f"{raw.at(field.name)(first)}: {spelled(cells[first])!r} was not in training and is "
+            f"read as an empty cell, as are such names in {int(strange.sum())} of {len(raw)} rows"
+        )
+        emptied = np.where(strange, None, cells.astype(object))
+        values[field.name] = tables.as_column(emptied) if raw.table else emptied
+    return replace(raw, values=values, notes=(*raw.notes, *notes)) if notes else raw
+
+
+def known_names(codec: Codec) -> tuple[str, ...] | None:
+    """The names that a codec reads; None if it reads something else."""
+    if isinstance(codec, Binary) and codec.is_text:
+        return codec.values
+    return codec.names if isinstance(codec, Categorical) else None
+
+
+def unseen_cells(cells: np.ndarray, names: Collection[str]) -> np.ndarray:
+    """Which cells hold something that is not among the names, (N,)."""
+    found, place = distinct(cells)
+    strange = np.array([*(spelled(value) not in names for value in found), False], bool)
+    return strange[place]  # index -1, an empty cell, is the last
 
 
 def same_columns(raw: RawData, schema: Schema) -> RawData:

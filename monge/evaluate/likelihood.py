@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from ..core.metric import Metric
 from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from .energy_distance import distance
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHUNK = 1024
 """Rows scored at once: large enough for full speed, small enough for any memory."""
@@ -59,6 +62,16 @@ class RowLikelihoods:
     dims: float  # entries of a row; their mean if rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
     description: str = ""  # how the estimate was made
+    numbers: NDArray[np.int64] | None = None  # (N,): number of each row in its split, from 1
+    index: Any = None  # (N,): the labels of the rows if the data are a frame
+
+    @property
+    def series(self) -> pd.Series[float]:
+        """The values with the labels of the rows: the index of the frame, or row numbers."""
+        import pandas as pd
+
+        labels = self.numbers if self.index is None else self.index
+        return pd.Series(self.value, labels, name="log_likelihood")
 
     @property
     def mean(self) -> Metric:

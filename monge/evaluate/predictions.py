@@ -85,13 +85,13 @@ def predict_batch(
     """The predictions of each target for one batch."""
     space: Space = model.space
     distribution, n = model.marginals(batch.given, options), len(batch)
-    truth, seen = batch.x.reshape(n, -1), batch.observed_mask.reshape(n, -1)
+    known = batch.observed_mask & ~space.empty(batch.x)
+    truth, seen = batch.x.reshape(n, -1), known.reshape(n, -1)
     mode = model.mode(batch.given, options).reshape(n, -1).to(truth)
     mean = mode if space.kind == "label" else model.mean(batch.given, options).reshape(n, -1)
     ends = [distribution.quantile((1 + side * level) / 2) for side in (-1, 1)]
-    whole = torch.tensor([part.kind != "real" for part in space.parts]).to(truth.device)
     at = truth.to(ends[0])
-    below = (distribution.cumulative(at) + distribution.cumulative(at - whole.to(at))) / 2
+    below = (distribution.cumulative(at) + distribution.cumulative(next_below(at, space))) / 2
     columns = zip(
         mean.T,
         mode.T,
@@ -106,6 +106,15 @@ def predict_batch(
         TargetPrediction(part, level, *(value.cpu() for value in column))
         for part, column in zip(space.parts, columns, strict=True)
     ]
+
+
+def next_below(x: Tensor, space: Space) -> Tensor:
+    """Where the cumulative distribution is P(target < x), (N, D): one less for whole numbers and
+    codes, just below for a real that can sit on an atom, and x itself for any other."""
+    whole = torch.tensor([part.kind != "real" for part in space.parts], device=x.device)
+    atoms = torch.tensor([bool(part.atoms) for part in space.parts], device=x.device)
+    lower = torch.nextafter(x, torch.full_like(x, -torch.inf))
+    return torch.where(atoms, lower, x - whole.to(x))
 
 
 def join(pieces: Sequence[TargetPrediction]) -> TargetPrediction:

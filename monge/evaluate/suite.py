@@ -17,6 +17,7 @@ from ..core.rng import make_generator
 from ..core.space import Space
 from .bounds import amortisation
 from .c2st import MIN_TEST_ROWS
+from .completion import completes_tables, completion_metrics, refusal
 from .efficiency import cost
 from .energy_distance import FeatureMap, energy, repeated, sample_timed
 from .forecasts import is_forecast
@@ -34,6 +35,7 @@ from .likelihood import (
 from .out_of_bag import out_of_bag
 from .predictions import predict, predicts
 from .predictions import prediction_metrics as predictive
+from .privacy import TRAIN_ROWS, privacy_metrics
 from .samples import (
     COPIED_FROM,
     REAL,
@@ -43,7 +45,7 @@ from .samples import (
     spread,
     with_references,
 )
-from .tabular import cells, columns_of, table_metrics
+from .tabular import Coding, cells, columns_of, detection, table_metrics
 from .tstr import targets, tstr_scores
 
 TIMED = 4
@@ -97,7 +99,9 @@ def metric_groups(
     if predicts(model):
         found["predictions"] = predictive(predict(model, chunks(rows)))
     elif isinstance(model, CanSample) and not is_forecast(model):
-        found["samples"], found["table"], speed = fidelity(model, rows, others, seed, known)
+        samples, speed = fidelity(model, rows, others, seed, known)
+        found |= samples
+        found["completion"] = completion_metrics(model, rows, seed)
     if not isinstance(model, HasLikelihood | CanSample):
         found["likelihood"]["held_out_loss"] = objective(model, chunks(rows), seed)
     if isinstance(model, CanEnlarge):
@@ -157,11 +161,11 @@ def bound_terms(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metr
 
 def fidelity(
     model: CanSample, rows: HeldOutRows, others: HeldOutRows, seed: int, known: EvaluationContext
-) -> tuple[dict[str, Metric], dict[str, Metric], float]:
-    """Distances of samples from data if rows are vectors, table metrics if they are table rows,
-    and samples per second."""
+) -> tuple[Groups, float]:
+    """Distances of samples from data if rows are vectors, metrics of tables and of privacy if they
+    are table rows, and samples per second."""
     assert isinstance(model, Model)
-    found, table = dict[str, Metric](), dict[str, Metric]()
+    found: Groups = {"samples": {}}
     if not is_point(model.space):
         requested, x, speed = sample_timed(model, row_subset(rows)[:TIMED], seed)
     else:
@@ -171,35 +175,40 @@ def fidelity(
             FeatureMap.of(model, model.space),
         )
         requested, x, speed = sample_timed(model, repeated(real), seed)
-        if wild := unbounded(x):  # no distance is defined
-            return wild, table, speed
-        fake = Batch(x, given=requested.given)
+        if wild := unbounded(x, model.space):  # no distance is defined
+            return {"samples": wild}, speed
+        fake, searched = Batch(x, given=requested.given), row_subset(others, COPIED_FROM)
         compared = SampleComparison(
-            feature_map(fake),
-            feature_map(real),
-            feature_map(row_subset(others, COPIED_FROM)),
-            x,
-            real.x,
+            feature_map(fake), feature_map(real), feature_map(searched), x, real.x
         )
-        found = with_references(
+        samples = with_references(
             *(
                 {"energy_distance": energy(side, compared.real)}
                 for side in (compared.fake, feature_map(train))
             )
         )
-        found |= sample_metrics(compared, known.density, seed)
+        samples |= sample_metrics(compared, known.density, seed)
+        columns = columns_of(feature_map.space, known.columns)
         if min(len(x), len(real), len(train)) >= MIN_TEST_ROWS:
-            found |= feature_distances(known, fake, real, train)
-            table = as_table(feature_map.space, fake, real, train, known.columns, seed)
-        found["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
+            samples |= feature_distances(known, fake, real, train)
+            if columns is not None:
+                sides = [
+                    cells(side, feature_map.space)
+                    for side in (fake, real, train, row_subset(others, TRAIN_ROWS))
+                ]
+                found["table"] = as_table(columns, *sides[:3], seed)
+                found["privacy"] = privacy_metrics(sides[0], sides[1], sides[3], columns, seed)
+        samples["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
+        found["samples"] = samples
     if is_translation(model):
-        found |= translation_metrics(x, requested, row_subset(others))
-    return found, table, speed
+        found["samples"] |= translation_metrics(x, requested, row_subset(others))
+    return found, speed
 
 
-def unbounded(x: Tensor) -> dict[str, Metric]:
-    """The share of samples with non-finite values, if there are any."""
-    share = 1 - x.flatten(1).isfinite().all(1).double().mean().item()
+def unbounded(x: Tensor, space: Space) -> dict[str, Metric]:
+    """The share of samples with values that are neither finite nor empty, if there are any."""
+    known = x.isfinite() | space.empty(x)
+    share = 1 - known.reshape(len(x), -1).all(1).double().mean().item()
     return {"samples_not_finite": Metric(share, "estimate", 0.0, "share")} if share else {}
 
 
@@ -215,19 +224,18 @@ def feature_distances(
 
 
 def as_table(
-    space: Space, fake: Batch, real: Batch, train: Batch, names: Sequence[str], seed: int
+    columns: Space, fake: Tensor, real: Tensor, train: Tensor, seed: int
 ) -> dict[str, Metric]:
-    """Metrics of tables; none if rows are not table rows."""
-    columns = columns_of(space, names)
-    if columns is None:
-        return {}
-    x, y, others = (cells(side, space) for side in (fake, real, train))
-    n = min(len(x), len(y), len(others))
-    held, sides, chosen = spread(y, n), (x, others), targets(others, y, columns)
-    found = with_references(*(table_metrics(spread(side, n), held, columns) for side in sides))
-    n = min(len(x), len(others))
+    """Metrics of tables (n, D), with training rows in place of samples beside them."""
+    n = min(len(fake), len(real), len(train))
+    held, sides, coding = spread(real, n), (fake, train), Coding.of(train, columns)
+    found = with_references(*(table_metrics(spread(side, n), held, coding) for side in sides))
+    found |= with_references(
+        *({"detection_auc": detection(spread(side, n), held, columns, seed)} for side in sides)
+    )
+    n, chosen = min(len(fake), len(train)), targets(train, real, columns)
     return found | with_references(
-        *(tstr_scores(spread(side, n), y, columns, chosen, seed) for side in sides)
+        *(tstr_scores(spread(side, n), real, columns, chosen, seed) for side in sides)
     )
 
 
@@ -268,13 +276,29 @@ def skipped_metrics(model: Model, rows: HeldOutRows | None = None) -> list[Findi
                 "compare models by bits_per_dim",
             )
         ]
-    if rows is None or len(rows) >= MIN_TEST_ROWS:
+    if rows is None:
         return []
+    if len(rows) >= MIN_TEST_ROWS:
+        return uncompleted(model, rows)
     return [
         Finding(
             "samples",
             f"only the energy distance is computed on {len(rows)} rows; "
             f"the other metrics need {MIN_TEST_ROWS}.",
             "give more rows, or hold out more of them with data.test=0.3",
+        )
+    ]
+
+
+def uncompleted(model: Model, rows: HeldOutRows) -> list[Finding]:
+    """Why completion was not evaluated, if the model completes other rows."""
+    reason = refusal(model, rows) if completes_tables(model) else ""
+    if not reason:
+        return []
+    return [
+        Finding(
+            "completion",
+            f"is not evaluated with cells hidden at random: {reason}",
+            "compare models that complete any cells, such as vae and deep_nade",
         )
     ]

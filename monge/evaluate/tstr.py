@@ -1,15 +1,14 @@
 r"""Train on synthetic, test on real (TSTR): how useful samples are as training data.
 
-Boosted trees (Friedman 2001) trained on samples predict a column of a table from the others, and
-are evaluated on real rows (Esteban, Hyland & Rätsch 2017): categories by accuracy, numbers by
-$R^2 = 1 - \sum (y - \hat y)^2 / \sum (y - \bar y)^2$. The reference is trained on as many training
-rows.
+Boosted trees trained on samples predict a column of a table from the others, and are evaluated on
+real rows that have a value of it (Esteban, Hyland & Rätsch 2017): categories by accuracy, numbers
+by $R^2 = 1 - \sum (y - \hat y)^2 / \sum (y - \bar y)^2$. The reference is trained on as many
+training rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +16,12 @@ from torch import Tensor
 from ..core.metric import Metric
 from ..core.space import Space
 from ..nn.inputs.features import Features
-from .tabular import NAMES, correlations
+from .tabular import NAMES, boosted_trees, correlations
 
 TARGETS = 3
 """Most columns that are predicted."""
 FEWEST = 20
 """Fewest rows to learn a column from."""
-ROUNDS, LEAVES, RATE = 40, 15, 0.2
-"""Number of trees (per class), leaves per tree, and learning rate."""
-BINNED = 255
-"""Most categories of a tree; more are read as numbers."""
 
 
 def targets(train: Tensor, test: Tensor, space: Space) -> list[int]:
@@ -39,11 +34,17 @@ def targets(train: Tensor, test: Tensor, space: Space) -> list[int]:
     dependence[read.owner[:, None] == read.owner] = 0.0
     lean = [float(dependence[part].max()) for part in read.slices]
     order = sorted(range(len(lean)), key=lambda i: (space.columns[i].kind not in NAMES, -lean[i]))
-    return [i for i in order if enough(train[:, i]) and enough(test[:, i])][:TARGETS]
+    sides = [side.where(has_value(side, space), torch.nan) for side in (train, test)]
+    return [i for i in order if all(enough(side[:, i]) for side in sides)][:TARGETS]
+
+
+def has_value(rows: Tensor, space: Space) -> Tensor:
+    """Which cells (n, D) are neither unknown nor empty."""
+    return ~(rows.isnan() | space.empty(rows))
 
 
 def enough(values: Tensor) -> bool:
-    """Whether a column is observed in enough rows, and varies."""
+    """Whether a column has a value in enough rows, and varies."""
     known = values[~values.isnan()]
     return len(known) >= FEWEST and len(known.unique()) > 1
 
@@ -55,7 +56,7 @@ def tstr_scores(
     `rows` (n, D)."""
     found = {}
     for column in chosen:
-        (x, y), (inputs, truth) = (divided(side, column) for side in (rows, test))
+        (x, y), (inputs, truth) = (divided(side, column, space) for side in (rows, test))
         others = [part for i, part in enumerate(space.columns) if i != column]
         names, name = space.columns[column].kind in NAMES, space.columns[column].name
         predicted = fit_and_predict(x, y, inputs, others, names, seed)
@@ -63,9 +64,9 @@ def tstr_scores(
     return found
 
 
-def divided(rows: Tensor, column: int) -> tuple[Tensor, Tensor]:
-    """The inputs (n, D - 1) and values (n,) of a column, in the rows where it is observed."""
-    rows = rows[~rows[:, column].isnan()]
+def divided(rows: Tensor, column: int, space: Space) -> tuple[Tensor, Tensor]:
+    """The inputs (n, D - 1) and values (n,) of a column, in the rows where it has one."""
+    rows = rows[has_value(rows, space)[:, column]]
     return torch.cat([rows[:, :column], rows[:, column + 1 :]], 1), rows[:, column]
 
 
@@ -73,20 +74,9 @@ def fit_and_predict(
     x: Tensor, y: Tensor, inputs: Tensor, columns: list[Space], names: bool, seed: int
 ) -> Tensor:
     """Predictions for other rows (m, D) of trees fitted to y (n,) given x (n, D)."""
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
     if len(y.unique()) == 1:
         return y[0].expand(len(inputs))
-    maker: Any = HistGradientBoostingClassifier if names else HistGradientBoostingRegressor
-    kinds = [part.kind == "label" and part.size <= BINNED for part in columns]
-    trees = maker(
-        max_iter=ROUNDS,
-        max_leaf_nodes=LEAVES,
-        learning_rate=RATE,
-        random_state=seed,
-        categorical_features=kinds,
-        early_stopping=False,
-    )
+    trees = boosted_trees(columns, names, seed)
     predicted = trees.fit(x.numpy(), y.numpy()).predict(inputs.numpy())
     return torch.as_tensor(predicted, dtype=y.dtype)
 

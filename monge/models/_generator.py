@@ -2,6 +2,12 @@
 
 Data and samples are compared in standardised coordinates, by a discriminator, a critic or a
 transport cost; the inverse of the coordinates ends the generator.
+
+The coordinates of a row of a table are its vector (`RowEmbedding`). The network gives logits of
+the components of each column (names, runs of counts, states of a real) and the numbers; a part of
+z chooses the components by these logits (Gumbel-max), and the gradient is that of the relaxed
+choice, a softmax (straight-through: Jang et al. 2017). On both sides a number is 0 where the
+state of its cell is another.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ import abc
 from typing import Annotated
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from ..core.abilities import CanDecode, CanSample, Given
 from ..core.batch import Batch, broadcast_conditions
@@ -20,6 +26,62 @@ from ..core.space import Space
 from ..nn.inputs.features import Conditions
 from ..nn.inputs.standardise import Coordinates
 from ..nn.mlp import MLP
+from ..prob.row_embedding import TABLE_KINDS, RowEmbedding
+
+CHOSEN_KINDS = ("binary", *TABLE_KINDS)
+"""Kinds of event whose components are chosen."""
+RELAXATION = 0.5
+"""Temperature of the relaxed choice of a component."""
+MIN_UNIFORM = 1e-7
+"""Distance to 0 and 1 at which uniforms are clamped before they become Gumbel noise."""
+
+
+class RowCoordinates(nn.Module):
+    """The vectors of rows of a table, in which generators and critics meet."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.rows = RowEmbedding(space)
+        self.width, self.choices = self.rows.width, self.rows.components
+        self.outputs = self.choices + len(self.rows.reals)
+
+    @property
+    def shift(self) -> Tensor:
+        """A tensor of the type and the device of the coordinates."""
+        return self.rows.points
+
+    def fit(self, x: Tensor) -> None:
+        """Lay the coordinates over training rows (B, *event)."""
+        self.rows.fit(x.reshape(len(x), -1))
+
+    def to_network(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
+        y: Tensor = self.rows(x.reshape(len(x), -1))
+        return y
+
+    def from_network(self, out: Tensor, noise: Tensor) -> Tensor:
+        """Vectors (B, width) of network outputs, chosen by normal noise (B, choices)."""
+        rows = self.rows
+        logits, numbers = out.split([self.choices, len(rows.reals)], 1)
+        uniform = torch.special.ndtr(noise).clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
+        logits = rows.log_share + logits - (-uniform.log()).log()
+        relaxed = rows.softmax(logits / RELAXATION)
+        hard = (logits >= rows.largest(logits)[:, rows.column]).to(relaxed)
+        weight = hard + relaxed - relaxed.detach()
+        y = weight @ rows.points
+        return y.index_add(1, rows.number_axes, weight[:, rows.number_components] * numbers)
+
+    def places(self, n: int, generator: Generator | None) -> Tensor:
+        """Random places of counts in their runs, (n, columns)."""
+        like = self.rows.points
+        shape = n, len(self.rows.parts)
+        return torch.rand(*shape, generator=generator, dtype=like.dtype, device=like.device)
+
+    def to_data(self, y: Tensor, places: Tensor | None = None) -> Tensor:
+        """x in the support of the data, (B, columns); counts are at these places of their runs,
+        by default in the middle."""
+        cells = self.rows.nearest(y)
+        middle = torch.full_like(cells, 0.5, dtype=y.dtype)
+        return self.rows.decode(cells, y, middle if places is None else places)
 
 
 class GeneratorModel(Model, CanSample, CanDecode):
@@ -30,14 +92,21 @@ class GeneratorModel(Model, CanSample, CanDecode):
 
     class Config(Model.Config):
         latent: Annotated[int, Range(1)] = 64
-        """Dimension of the noise z."""
+        """Dimension of the noise that the network reads; for tables z holds as many numbers more
+        as there are names, states and runs of counts, which choose among them."""
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.latent = Space(kind="real", shape=(config.latent,))
-        self.coordinates, self.conditions = Coordinates(space), Conditions(space)
+        self.coordinates: Coordinates | RowCoordinates = (
+            RowCoordinates(space) if space.kind in CHOSEN_KINDS else Coordinates(space)
+        )
+        self.conditions = Conditions(space)
+        self.latent = Space(kind="real", shape=(config.latent + self.coordinates.choices,))
+
+    def initialise_from_data(self, batch: Batch) -> None:
+        self.coordinates.fit(batch.x)
 
     @abc.abstractmethod
     def generate(self, z: Tensor, context: Tensor) -> Tensor:
@@ -47,9 +116,14 @@ class GeneratorModel(Model, CanSample, CanDecode):
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
         return self.to_event(self.generate(z, self.context(given or {}, len(z))))
 
-    def to_event(self, y: Tensor) -> Tensor:
+    def to_event(self, y: Tensor, places: Tensor | None = None) -> Tensor:
         """Points (n, D) in the units and the shape of the data."""
-        return self.coordinates.to_data(y).reshape(len(y), *self.space.shape)
+        x = self.coordinates.to_data(y, places).reshape(len(y), *self.space.shape)
+        return x.long() if self.space.kind == "label" else x
+
+    def sample_event(self, y: Tensor, generator: Generator | None) -> Tensor:
+        """The same, with what points leave open of counts sampled."""
+        return self.to_event(y, self.coordinates.places(len(y), generator))
 
     def noise(self, n: int, generator: Generator | None = None) -> Tensor:
         like = self.coordinates.shift
@@ -78,7 +152,9 @@ class MLPGeneratorModel(GeneratorModel):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         inputs = config.latent + self.conditions.width
-        self.generator: MLP = config.generator.build(inputs, space.dims)
+        self.generator: MLP = config.generator.build(inputs, self.coordinates.outputs)
 
     def generate(self, z: Tensor, context: Tensor) -> Tensor:
-        return self.coordinates.bound(self.generator(torch.cat([z, context], 1)))  # (n, D)
+        z, choice = z.split([self.config.latent, self.coordinates.choices], 1)
+        out = self.generator(torch.cat([z, context], 1))
+        return self.coordinates.from_network(out, choice)  # (n, D)

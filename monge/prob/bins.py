@@ -78,8 +78,8 @@ class Bins(nn.Module):
                 self.origin[j] = part.lower
             if part.lower is not None and part.upper is not None:
                 self.unit[j] = (part.upper - part.lower) / self.top[j]
-            mean, scale = (mean - self.origin[j]) / self.unit[j], scale / self.unit[j]
-            mean, scale = float(mean), float(scale)
+            mean = float((mean - self.origin[j]) / self.unit[j])
+            scale = float(scale / self.unit[j])
         elif part.lower is not None:
             self.origin[j], mean = part.lower, mean - part.lower
         if self.top[j]:

@@ -11,6 +11,7 @@ for each kind of column and an image costs one.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -174,6 +175,15 @@ class Head(nn.Module):
         """x_i (B,) from its own parameters (B, P_i) and noise (B, 2)."""
         distribution, place = self.homes[i]
         return distribution.sample(params, noise, place)
+
+    def entry_distribution(self, i: int) -> Distribution:
+        """The distribution of entry i alone, as it is now: params (*S, 1, P_i), x (*S, 1)."""
+        distribution, place = self.homes[i]
+        single = copy.deepcopy(distribution)
+        for module in single.modules():  # the entries are the first axis of all buffers
+            for name, value in module.named_buffers(recurse=False):
+                setattr(module, name, value[place : place + 1].clone())
+        return single
 
     def mean(self, params: Tensor) -> Tensor:
         """E[x_i] of each entry, (*S, D); of a label, its most probable code."""

@@ -62,6 +62,14 @@ class BoundedCoordinate(nn.Module):
         self.register_buffer("start", torch.tensor(near), persistent=False)
         self.register_buffer("width", torch.tensor(width), persistent=False)
 
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """The bounds of each number, infinite where there is none, (d,)."""
+        infinite = torch.full_like(self.start, torch.inf)
+        lower = self.start if self.lower else -infinite
+        if not self.upper:
+            return lower, infinite
+        return lower, self.start + self.width if self.lower else self.start
+
     def forward(self, x: Tensor, at: EntryIndex = ALL_ENTRIES) -> tuple[Tensor, Tensor]:
         """t and log |dt/dx|, (*S, d)."""
         if not (self.lower or self.upper):
@@ -200,8 +208,8 @@ class MixedNumber(Distribution):
         """P(x <= t | not empty)."""
         share = self.present_share(params)
         number = self.number.cumulative(params[..., self.logits :], self.coordinate(t)[0])
-        if self.coordinate.lower:
-            number = torch.where(t < self.coordinate.start, 0.0, number)
+        start, end = self.coordinate.ends()
+        number = torch.where(t <= start, 0.0, torch.where(t >= end, 1.0, number))
         below = (share[..., 1:] * (self.atoms <= t[..., None])).sum(-1)
         return share[..., 0] * number + below
 

@@ -18,6 +18,7 @@ from .sections import (
     figure,
     figures_of,
     findings,
+    metric_meanings,
     metrics_table,
     model_description,
     plain,
@@ -68,6 +69,7 @@ def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
             leaderboard_table(found.rows, found.reference),
             paragraph(EXPLAINED),
             folded("All metrics", all_metrics_table(found.rows, found.reference)),
+            metric_meanings({k: score for row in found.rows for k, score in row.metrics.items()}),
         ]
         if first
         else [],

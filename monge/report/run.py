@@ -17,6 +17,7 @@ from .sections import (
     figure,
     figures_of,
     findings,
+    metric_meanings,
     metrics_table,
     model_description,
     settings,
@@ -52,7 +53,7 @@ def of_run(run: Run) -> str:
             f". Held out: {score['value']:.4f} ± {score['stderr']:.4f} {score['unit']} "
             f"({score['kind']})"
         )
-    paths = figures_of(run)
+    paths, measures = figures_of(run), metrics_of(run)
     return page(
         run.title,
         lead,
@@ -62,7 +63,7 @@ def of_run(run: Run) -> str:
                 *([figure(run, paths["data"])] if "data" in paths else []),
             ],
             "Model": [model_description(run)],
-            "Metrics": [metrics_table(metrics_of(run))],
+            "Metrics": [metrics_table(measures), metric_meanings(measures)],
             "Figures": [figure(run, path) for stem, path in paths.items() if stem != "data"],
             "Findings": [findings(run)],
             "Training": training(run),

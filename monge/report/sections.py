@@ -12,9 +12,10 @@ from ..comparison.leaderboard import reference
 from ..comparison.runner import cores
 from ..core.metric import Metric
 from ..core.space import Space
+from ..evaluate.meanings import meaning
 from ..run.diagnostics import sentence
 from ..run.run import Run
-from .html import embed_image, listing, paragraph, preformatted, table
+from .html import embed_image, folded, listing, paragraph, preformatted, table
 
 CAPTIONS = {
     "curves": "learning curves: each term of the loss, and the held-out score",
@@ -95,6 +96,15 @@ def metrics_table(measures: Mapping[str, Metric]) -> str:
         ["metric", "value", "±", "unit", "kind", "training rows"],
         rows,
     )
+
+
+def metric_meanings(measures: Mapping[str, Metric]) -> str:
+    """What each metric of the table means, in one line."""
+    found = {
+        pattern: text for name in plain(measures) for pattern, text in [meaning(name)] if text
+    }
+    lines = [f"{pattern.replace('_', ' ')}: {text}." for pattern, text in found.items()]
+    return folded("What the metrics mean", listing(lines)) if lines else ""
 
 
 def findings(run: Run) -> str:

@@ -72,9 +72,13 @@ class EncodedRows:
         return dict(self.rows.batch(index).given)
 
 
-def codes(run: Run, what: Any = None, split: str | None = None) -> Tensor:
-    """The code of every row, (N, *latent)."""
-    return encoded(run, own_rows(run, what, split)[1])
+def code_frame(z: np.ndarray, labels: Any) -> pd.DataFrame:
+    """Codes (N, *latent) as columns z1, z2, ... with these row labels."""
+    import pandas as pd
+
+    flat = z.reshape(len(z), -1)
+    names = [f"z{place}" for place in range(1, flat.shape[1] + 1)]
+    return pd.DataFrame(flat, labels, names)
 
 
 def encoded(run: Run, rows: Split) -> Tensor:

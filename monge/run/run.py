@@ -47,11 +47,11 @@ from . import diagnostics, storage
 from .completion import Completed, FillBy, complete_rows, unknown_cells
 from .export import export
 from .forecast import forecast
-from .latent import codes, decoded
+from .latent import code_frame, decoded, encoded, own_rows
 from .metrics import run_metrics
 from .model_card import card
 from .predict import By, predict
-from .saved import SavedRun, build, submodels
+from .saved import SavedRun, build, row_labels, submodels
 from .session import TrainingSession
 from .setup import resolve_setup
 from .storage import locked
@@ -310,10 +310,11 @@ class Run(SavedRun):
         self, what: Any = None, *settings: str, split: str | None = None, seed: int = 0
     ) -> RowLikelihoods:
         """log p of every row: of the test split of the run's own data or of a dataset that has
-        splits, of every row of other data."""
+        splits, of every row of other data. `series` has the index of a frame."""
         model, rows = self.require(HasLikelihood), self.split(what, split)
         options = apply_overrides(model.LikelihoodConfig(), settings, "score")
         found = row_likelihoods(model, chunks(rows), self.space.dims, options, seed)
+        found = replace(found, numbers=rows.numbers.numpy(), index=row_labels(what, rows))
         return given_constraints(found, self.acceptance) if self.view.constraints else found
 
     @cached_property
@@ -336,10 +337,13 @@ class Run(SavedRun):
         seed: int = 0,
     ) -> pd.DataFrame:
         """Predict the target of every row (by default of the run's test rows): for a class its
-        name and probabilities, for a number its mean, mode or a sample, and its interval."""
+        name and probabilities, for a number its mean, mode or a sample, and its interval. The
+        index of a frame is that of its predictions."""
         self.require(HasMarginals)
-        rows = self.split(what, split or (None if what is None else "all"))
-        return predict(self.model, self.view, rows, by, interval, settings, seed)
+        rows = self.split(what, split or (None if what is None else "all"), every=True)
+        table = predict(self.model, self.view, rows, by, interval, settings, seed)
+        labels = row_labels(what, rows)
+        return table if labels is None else table.set_axis(labels)
 
     def forecast(
         self,
@@ -367,10 +371,14 @@ class Run(SavedRun):
         """Rows (by default the run's test rows) with their empty cells filled in, in the form of
         the data: sampled `draws` times given the other cells, or by their mean or median, with the
         most frequent name. Empty cells of the columns `keep_holes` stay empty."""
-        rows = self.split(what, split or (None if what is None else "all"))
+        rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
         x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
-        return self.view.decode(x, rows.repeated_keys(draws))
+        found = self.view.decode(x, rows.repeated_keys(draws))
+        labels = row_labels(what, rows)
+        if labels is None or isinstance(found, np.ndarray):
+            return found
+        return found.set_axis(labels.repeat(len(found) // len(labels)))
 
     def complete_batch(
         self,
@@ -392,9 +400,12 @@ class Run(SavedRun):
             one_each = complete_given(self.view, one_each)
         return complete_rows(batch, self.space, one_each, by, draws, interval)
 
-    def encode(self, what: Any = None, split: str | None = None) -> np.ndarray:
-        """The code of every row, (N, *latent)."""
-        return codes(self, what, split).numpy()
+    def encode(self, what: Any = None, split: str | None = None) -> np.ndarray | pd.DataFrame:
+        """The code of every row, (N, *latent); of a frame, a frame with its index and the entries
+        of the code as columns z1, z2, ..."""
+        _, rows = own_rows(self, what, split)
+        z, labels = encoded(self, rows).numpy(), row_labels(what, rows)
+        return z if labels is None else code_frame(z, labels)
 
     def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
         """Decode latent codes (N, *latent) to the form of the data."""

@@ -22,6 +22,7 @@ from ..core.train_config import TrainConfig
 from ..data import loading
 from ..data.content import available
 from ..data.dataset import Dataset, Split, View
+from ..data.readers import tables
 from ..registry import entries, find, is_named
 from ..train import checkpoint
 from ..train.device import ComputeConfig
@@ -79,6 +80,14 @@ def naming_file(path: Path) -> Iterator[None]:
         raise RunError(f"{path}: {error}") from error
     except KeyError as error:
         raise RunError(f"{path} lacks {error}; the run is damaged") from error
+
+
+def row_labels(what: Any, rows: Split) -> pd.Index | None:
+    """The index of the frame that the rows were read from; None for other data, and if a row of
+    the data is not a row of the frame, as in a series."""
+    if not tables.is_frame(what) or len(what) != len(rows.event.rows):
+        return None
+    return what.index[rows.index.numpy()]
 
 
 class SavedRun:
@@ -224,11 +233,13 @@ class SavedRun:
         source = self.source(what)
         return source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
 
-    def split(self, what: Any = None, split: str | None = None) -> Split:
-        """A split of the run's own or of other data."""
+    def split(self, what: Any = None, split: str | None = None, every: bool = False) -> Split:
+        """A split of the run's own or of other data; if `every` is set, also rows without a value
+        of the target, as for predictions."""
         if what is None and self.opened is not None:
-            return self.opened.split(split or "test")
-        source = self.source(what)
-        default = "test" if what is None or source.has_splits else "all"
-        view = source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
-        return view.split(split or default)
+            return self.opened.split(split or "test", every)
+        view = self.open_view(what)
+        default = "test" if what is None or view.dataset.has_splits else "all"
+        rows = view.split(split or default, every)
+        self.notes = (*view.dataset.notes, *rows.notes) if what is not None else rows.notes
+        return rows

@@ -59,8 +59,8 @@ def resolve_setup(
     entry, model_class = registry.describe(name), registry.find(name)
     short = entry.name.partition(".")[2]
     source = loading.open(what, *overrides.data)
-    if entry.is_predictor and not (event or target):
-        target = default_target(entry.name, source)
+    if entry.is_predictor and not target:
+        event, target = None, event or default_target(entry.name, source)
     view = source.view(event, given, target)
     if target:
         view.check_target_varies()

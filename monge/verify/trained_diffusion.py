@@ -24,6 +24,7 @@ from ..models.diffusion._guidance import Guidance, guided_predictor
 from ..models.diffusion._likelihood import alpha_sigma_columns, sample_diffusion_term
 from ..models.diffusion._parameterisation import DenoiserPrediction, regression_target
 from ..models.diffusion._samplers import ancestral, ddim
+from ..models.diffusion._units import Units
 from ..prob.noise_schedule import NoiseProcess
 from ..solve.jacobian_trace import hutchinson_trace, sample_probes
 from ..solve.ode import Solver, State, integrate
@@ -198,6 +199,8 @@ def x97_own_score_denoises(model: Diffusion, batch: Batch) -> Residual:
     """alpha x_hat = z + sigma^2 s with the score that the model returns.
 
     Source: Efron 2011, Tweedie's Formula and Selection Bias."""
+    if not isinstance(model.units, Units):
+        raise SkipIdentity("names have no gradient")
     y, _, t, prediction = noised(model, batch)
     prediction = model.predict(
         prediction.alpha * y, t, model.encode_conditions(batch.given, len(y))
@@ -216,7 +219,7 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders; Stein
     1981, Estimation of the Mean of a Multivariate Normal Distribution."""
     row = batch[torch.zeros(SAMPLES, dtype=torch.long)]
-    y, noise = model.to_units(row), normal(SAMPLES, model.space.dims)
+    y, noise = model.to_units(row), normal(SAMPLES, model.units.width)
     log_snr = model.schedule.log_snr(y.new_full((SAMPLES,), 0.5))
     context, (alpha, sigma) = (
         model.encode_conditions(row.given, SAMPLES),
@@ -264,7 +267,7 @@ def x103_guidance_leaves_noising(model: Diffusion, batch: Batch) -> Residual:
     Source: Bradley & Nakkiran 2024, Classifier-Free Guidance Is a Predictor-Corrector."""
     guiding(model)
     row, t = batch[torch.zeros(SAMPLES, dtype=torch.long)], torch.full((SAMPLES,), 0.5).double()
-    noise, log_snr = normal(SAMPLES, model.space.dims), model.schedule.log_snr(t)
+    noise, log_snr = normal(SAMPLES, model.units.width), model.schedule.log_snr(t)
     prediction = model.predict_noised(
         model.to_units(row), noise, log_snr, model.encode_conditions(row.given, SAMPLES)
     )
@@ -294,7 +297,7 @@ def x106_own_ddim_with_eta_one_is_ancestral(model: Diffusion, batch: Batch) -> R
     """DDIM with eta = 1 takes the model's ancestral step, with sigma_q^2.
 
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 4.1."""
-    y, anew = model.to_units(batch), normal(len(batch), model.space.dims)
+    y, anew = model.to_units(batch), normal(len(batch), model.units.width)
     s, t = torch.tensor([0.3, 0.8]).double()
     z = model.schedule.alpha(t) * y + model.schedule.sigma(t) * normal(*y.shape)
     prediction = model.predict(z, t.expand(len(y)), model.encode_conditions(batch.given, len(y)))

@@ -239,7 +239,7 @@ def test_names_are_found_on_the_search_path(tmp_path, monkeypatch):
     ("word", "sentence"),
     [
         ("sed=1", "did you mean seed"),
-        ("missing=ignore", "not a choice"),
+        ("missing=keep", "not a choice"),
         ("valid=0", "must be above 0"),
         ("rows=-1", "must be at least 0"),
         ("seed", "name=value.*seed"),

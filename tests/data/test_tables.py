@@ -88,7 +88,7 @@ def test_kinds_of_columns(tmp_path):
         "member": "binary",
     }
     assert source.name == "t"
-    assert source.fields["work"].codec.names == ("?", "Private", "State-gov")
+    assert source.fields["work"].codec.names == ("?", "Private", "State-gov", "(missing)")
     assert source.view().space.kind == "columns"
     assert [c.name for c in source.view().space.columns] == list(kinds)
     frame = source.view().decode(whole(source.view()))
@@ -98,15 +98,18 @@ def test_kinds_of_columns(tmp_path):
     assert frame["work"].isna().tolist() == [False, False, True, False, False]
 
 
-def test_missing_cells_are_kept_named_or_dropped(tmp_path):
+def test_missing_cells_are_modelled_ignored_or_dropped(tmp_path):
     path = written(tmp_path, MIXED)
-    batch = data.open(path).view().split("all").whole()
-    assert (~batch.observed).nonzero().tolist() == [[2, 1], [3, 2]]
-    assert batch.x.isfinite().all()
-    named = data.open(path, "missing=category")
-    assert named.fields["work"].codec.names[-1] == "(missing)"
-    assert (~named.view().split("all").whole().observed).nonzero().tolist() == [[3, 2]]
-    assert named.view().decode(whole(named.view()))["work"].isna().sum() == 1
+    view = data.open(path).view()
+    batch = view.split("all").whole()
+    assert batch.observed is None
+    assert view.space.empty(batch.x).nonzero().tolist() == [[2, 1], [3, 2]]
+    assert [column.name for column in view.space.columns if column.optional] == ["work", "income"]
+    assert view.decode(whole(view)).isna().sum().sum() == 2
+    for word in ("missing=ignore", "space=plain"):
+        ignored = data.open(path, word).view().split("all").whole()
+        assert (~ignored.observed).nonzero().tolist() == [[2, 1], [3, 2]]
+        assert ignored.x.isfinite().all()
     dropped = data.open(path, "missing=drop")
     assert len(dropped) == 3
     assert dropped.summary()[0]["dropped"] == 2
@@ -313,7 +316,7 @@ def test_a_full_stop_that_ends_every_line_is_no_part_of_a_name(tmp_path):
 
 
 def test_homogeneous_tables_are_one_space():
-    real = data.open(pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [1.5, 2.5, 4.5]})).view().space
+    real = data.open(pd.DataFrame({"a": [0.5, 1.5, -2.5], "b": [-1.5, 2.5, 4.5]})).view().space
     assert (real.kind, real.shape, len(real.mean)) == ("real", (2,), 2)
     binary = data.open(pd.DataFrame({"a": [0, 1, 1], "b": [True, False, True]})).view().space
     assert (binary.kind, binary.shape) == ("binary", (2,))
@@ -400,7 +403,7 @@ def test_other_bad_tables_get_one_sentence(tmp_path):
         data.open(tmp_path / "bad.csv.gz")
     with pytest.raises(DataError, match="a list is neither"):
         data.open(pd.DataFrame({"t": [[1], [2], [3]]}))
-    with pytest.raises(DataError, match=r"frame .*data\.missing=keep"):
+    with pytest.raises(DataError, match=r"frame .*data\.missing=model"):
         data.open(pd.DataFrame({"a": [1.5, None, None], "b": [None, 2.5, 3.5]}), "missing=drop")
     with pytest.raises(DataError, match=" a, a"):
         data.open(pd.DataFrame([[1, 2]] * 4, columns=["a", "a"]))

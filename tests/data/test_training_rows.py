@@ -113,7 +113,10 @@ def test_several_targets_are_one_event_given_the_rest():
     )
     kept = json.loads(json.dumps(view.to_dict()))
     bare = data.open(frame()[["a", "b", "z"]], fields=kept)  # targets need not be there
-    assert not bare.view(target=["y", "kind"]).split("all").whole().observed.any()
+    view = bare.view(target=["y", "kind"])
+    assert not view.split("all", every=True).whole().observed.any()
+    with pytest.raises(DataError, match="y, kind"):
+        view.split("all")
     with pytest.raises(DataError, match="lacks a"):
         data.open(frame()[["b", "z"]], fields=kept)
 

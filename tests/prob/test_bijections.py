@@ -10,7 +10,7 @@ from torch import nn
 
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.bijections.autoregressive import AutoregressiveBijection
-from monge.prob.bijections.base import Blockwise, Compose, Inverse
+from monge.prob.bijections.base import Compose, Inverse
 from monge.prob.bijections.coupling import ConditionalBijection, CouplingBijection
 from monge.prob.bijections.elementwise import ActNorm, Logit, Standardise
 from monge.prob.bijections.linear import LULinear, Permutation, Reshape, Squeeze
@@ -57,14 +57,6 @@ def layers():
     yield "reshape", Compose([Reshape((4, 1, 1)), ActNorm(4)]), vector
     yield "standardise", Standardise(torch.randn(4), torch.rand(4) + 0.1), vector
     yield "logit", Logit(torch.full((4,), 17.0), 0.05), vector
-    yield (
-        "beside",
-        Blockwise(
-            [Standardise(torch.ones(2), torch.full((2,), 3.0)), Logit(torch.full((2,), 5.0), 0.1)],
-            [torch.tensor([2, 0]), torch.tensor([1, 3])],
-        ),
-        vector,
-    )
     levels = [
         Compose([CouplingBijection(Net(2, 4), AffineMap(), 2), LULinear(4), Squeeze()]),
         Compose([LULinear(8), Squeeze()]),

@@ -29,6 +29,8 @@ EXACT = 2**24
 """Whole numbers up to this are exact in float32."""
 EXACT_FLOAT64 = 2**53
 """Whole numbers up to this are exact in float64."""
+MAX_DECIMALS = 6
+"""Most decimals of a column whose samples are rounded like its numbers."""
 ROUNDING = 2.0**-24
 """The largest relative error of rounding to float32."""
 
@@ -39,6 +41,8 @@ class Number(Codec):
     tag = "codec/number"
     kind: Literal["real", "counts"]
     """Whether fractions occur."""
+    decimals: int | None = None
+    """Decimals that the numbers have at most, to which samples are rounded; None for no limit."""
     lenient: ClassVar[bool] = False
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
@@ -51,7 +55,10 @@ class Number(Codec):
         dtype = numpy_dtype(self.dtype)
         if dtype.kind == "f":
             whole = np.rint(x) if self.kind == "counts" else x
-            return whole.astype(dtype) if dtype.itemsize <= 4 else shortest(whole)
+            if dtype.itemsize <= 4:
+                return whole.astype(dtype)
+            found = shortest(whole)
+            return found if self.decimals is None else np.round(found, self.decimals)
         return whole_numbers(x, dtype)
 
     def measure(self, x: Tensor, name: str) -> Space:
@@ -352,6 +359,14 @@ def add(x: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:
     steps = np.rint(x[seen].astype(np.float64)).astype(np.int64).tolist()
     moved[seen] = [min(max(step + offset, limits.min), limits.max) for step in steps]
     return moved.astype(dtype) if seen.all() else moved
+
+
+def decimals_of(values: np.ndarray) -> int | None:
+    """The decimals that all numbers have at most; None for more than `MAX_DECIMALS`."""
+    for decimals in range(MAX_DECIMALS + 1):
+        if (np.round(values, decimals) == values).all():
+            return decimals
+    return None
 
 
 def is_large(values: np.ndarray) -> bool:

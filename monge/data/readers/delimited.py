@@ -41,8 +41,8 @@ SNIFFED = 50
 """Lines that decide what separates cells, and whether the first of them is names."""
 NEWLINE, QUOTE, SPACE = b'\n" '
 BLOCK, LARGEST, SHARE = 2**18, 2**21, 10
-"""Bytes that are read at a time: at first, at most, and the part of what was read before. Parsing
-takes eight times the memory of its text, which for a part of 1/16 is half of the file."""
+"""Bytes that are read at a time: at first, at most, and 1/SHARE of what was read before. Parsing
+takes several times the memory of its text."""
 PER_COLUMN = 2**12
 """Bytes that are read at a time for each column at least; every column of a block costs time."""
 OPENING = 2**16

@@ -95,6 +95,37 @@ def is_frame(what: Any) -> bool:
     return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
 
 
+def as_pandas(data: Any) -> Any:
+    """A frame of another library (polars, Arrow, ...), alone or in an (x, y) pair, as a pandas
+    frame; anything else as it is."""
+    if isinstance(data, tuple) and len(data) == 2:
+        return (as_pandas(data[0]), as_pandas(data[1]))
+    if is_frame(data) or type(data).__module__.partition(".")[0] == "pandas":
+        return data
+    if not hasattr(data, "to_pandas") and hasattr(data, "collect") and hasattr(data, "lazy"):
+        data = data.collect()  # a query that has not been run
+    if not callable(getattr(data, "to_pandas", None)):
+        return data
+    try:
+        return data.to_pandas()
+    except ImportError as error:  # polars converts most types by way of Arrow
+        if not hasattr(data, "to_dict"):
+            raise DataError(
+                f"expected a frame that can be converted to pandas, found one that needs "
+                f"another package ({error}); install it, or convert the frame yourself"
+            ) from error
+        import pandas as pd
+
+        return pd.DataFrame(data.to_dict(as_series=False))
+
+
+def as_column(cells: np.ndarray) -> Column:
+    """Cells as a column of objects."""
+    import pandas as pd
+
+    return pd.Series(cells, dtype=object)
+
+
 def is_frame_of_columns(what: Any) -> bool:
     return is_frame(what) and what.ndim == 2
 
@@ -290,7 +321,7 @@ def fit_number(
         return Number(kind="counts", dtype=dtype)
     if blurred(finite(found.astype(np.float64), at)).any():
         return scalar.fit(values, dtype)
-    return Number(kind="real", dtype=dtype)
+    return Number(kind="real", dtype=dtype, decimals=scalar.decimals_of(values))
 
 
 def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: Locator) -> Codec:

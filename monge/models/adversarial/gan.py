@@ -18,7 +18,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from .._generator import MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel
 from ._base import AdversarialModel, check_rows
 from ._losses import discriminator_terms, generator_terms
 
@@ -26,6 +26,8 @@ from ._losses import discriminator_terms, generator_terms
 class GAN(AdversarialModel, MLPGeneratorModel):
     """x = G(z, given) with z ~ N(0, I): a distribution without a density. V(G, D) is at most
     -log 4 + 2 JS(data || G), with equality for the optimal D."""
+
+    events = {"real", "levels", "binary", "label", "counts", "columns"}
 
     class Config(AdversarialModel.Config, MLPGeneratorModel.Config):
         tag = "model/adversarial.gan"
@@ -37,7 +39,7 @@ class GAN(AdversarialModel, MLPGeneratorModel):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        inputs = space.dims + self.conditions.width
+        inputs = self.coordinates.width + self.conditions.width
         self.discriminator: MLP = config.discriminator.build(inputs, 1)
 
     def loss(self, batch: Batch) -> Losses:
@@ -71,8 +73,8 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         k = self.candidates_per_sample(options)
         z = self.noise(n * k, generator)  # (n k, latent)
         if k > 1:
-            return self.to_event(self.resample(z, given, n, generator))
-        return self.to_event(self.generate(z, self.context(given or {}, n)))
+            return self.sample_event(self.resample(z, given, n, generator), generator)
+        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
 
     def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
         return self.discriminator(torch.cat([y, context], 1))[:, 0]  # (B,)
@@ -90,6 +92,10 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         train_config = TrainConfig(
             lr=5e-4, betas=(0.5, 0.99), batch_size=256, ema_decay=0.999, eval_every=500, patience=0
         )
+        if space.kind in CHOSEN_KINDS:
+            net = MLP.Config(width=256, depth=3, residual=True)
+            config = cls.Config(generator=net, penalty=1.0)
+            return Defaults(config, train_config)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             rival = MLP.Config(width=128, depth=3, activation="leaky")

@@ -23,7 +23,7 @@ from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from .._generator import MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows, single_class
 from ._lipschitz import Clipping, Constraint, Penalty, gradient_norms, interpolate, lipschitz_bound
 
@@ -41,6 +41,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
     (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
     """
 
+    events = {"real", "levels", "binary", "label", "counts", "columns"}
     family_priority = 1
     optimal_values = OPTIMAL_VALUES
 
@@ -70,7 +71,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.critic: MLP = config.critic.build(space.dims + self.conditions.width, 1)
+        self.critic: MLP = config.critic.build(self.coordinates.width + self.conditions.width, 1)
         self.constraint: Constraint = config.constraint.build()
         self.constraint.bind(self.critic.linears)
 
@@ -115,7 +116,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I)."""
         z = self.noise(n, generator)  # (n, latent)
-        return self.to_event(self.generate(z, self.context(given or {}, n)))
+        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
 
     def clip(self, batch: Batch) -> Losses:
         return self.constraint.project(self.critic.parameters())
@@ -190,6 +191,10 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         train_config = TrainConfig(
             lr=1e-3, betas=(0.0, 0.9), batch_size=128, ema_decay=0.999, eval_every=500, patience=0
         )
+        if space.kind in CHOSEN_KINDS:
+            net = MLP.Config(width=256, depth=3, residual=True)
+            config = cls.Config(generator=net, critic_steps=3)
+            return Defaults(config, replace(train_config, lr=5e-4, batch_size=256))
         if space.dims <= 32:
             # In few dimensions a strict slope of 1 between modes costs modes.
             net = MLP.Config(width=128, depth=3, activation="relu")

@@ -3,8 +3,9 @@ r"""Base of models that factorise over the entries of a row: exact likelihoods, 
 $\log p(x) = \log \frac1K \sum_k \prod_i p(x_i \mid x_{<i \text{ in order } k})$. A network
 computes the parameters of every conditional in one pass (`outputs`), or of one entry after the
 other (`stepper`); the head maps parameters to distributions of the entries. Each model states its
-own `loss` and `sample`; this base keeps orders, conditions, chunking, completion and streaming. A
-row can be completed if its observed entries come first in the order.
+own `loss` and `sample`; this base keeps orders, conditions, chunking, completion and streaming.
+Rows are completed exactly if their observed entries come first in the order and no hidden cell may
+be empty, and by particles otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Generator, Tensor
@@ -36,7 +37,8 @@ from ...nn.autoregressive.masked_mlp import EntryStepper
 from ...nn.inputs.features import Conditions, Features
 from ...prob.distributions import sample_categorical
 from ...prob.heads import Head, LevelsDistribution
-from .._ordering import check_no_missing, check_prefix, placeholder_values
+from .._ordering import check_no_missing, placeholder_values
+from ._particles import ParticleRows, choose_member
 
 ROWS_PER_PASS = 1024
 """Rows sampled at a time, so that cached activations stay in the processor's cache."""
@@ -65,7 +67,16 @@ class AutoregressiveModel(
         cached: bool = True
         """Cache activations, so that each hidden unit is computed once; false recomputes the whole
         network for each entry."""
+        particles: Annotated[int, Range(1)] = 128
+        """Completion where observed entries do not come first: particles per row, of all orders;
+        more are more exact and slower."""
 
+    weighs_observed: ClassVar[bool] = True
+    """Whether an observed entry has a conditional of its own in the order of completion, rather
+    than being known from the start."""
+    effective: tuple[int, float, float] | None = None
+    """Of the last completion by particles: their number, and the effective sample size of the
+    median row and of the worst."""
     places: Tensor
     blank: Tensor
 
@@ -137,12 +148,75 @@ class AutoregressiveModel(
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """x_hidden ~ p(x_hidden | x_observed): exact if the observed entries come first."""
+        """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty)."""
         seen = batch.observed_mask.reshape(len(batch), -1)
-        self.check_prefix(seen)
         given = broadcast_conditions(batch.given, self.space, len(batch))
-        x = torch.where(seen, self.flat(batch.x), self.blank)
-        return self.fill(Batch(x, given, seen), options, generator)
+        rows = Batch(torch.where(seen, self.flat(batch.x), self.blank), given, seen)
+        weighted = self.needs_weights(seen)  # (B,)
+        self.effective = None
+        if not bool(weighted.any()):
+            return self.fill(rows, options, generator)
+        x = rows.x.clone()
+        if not bool(weighted.all()):
+            x[~weighted] = self.flat(self.fill(rows[~weighted], options, generator))
+        x[weighted] = self.fill_by_particles(rows[weighted], options, generator)
+        return self.to_event(x)
+
+    def needs_weights(self, seen: Tensor) -> Tensor:
+        """The rows (B,) that no pass along the order samples exactly: an entry is observed after
+        a hidden one, or a hidden cell might be empty, which it is not."""
+        optional = torch.tensor([part.optional for part in self.space.columns or (self.space,)])
+        found = (~seen & optional.to(seen.device)).any(1)
+        for order in self.orders if self.weighs_observed else ():
+            shown = seen[:, order.argsort()]
+            found |= (shown[:, 1:] & ~shown[:, :-1]).any(1)
+        return found
+
+    def fill_by_particles(
+        self, batch: Batch, options: BaseConfig | None, generator: Generator | None
+    ) -> Tensor:
+        """Flat rows (n, D) whose unobserved entries are sampled by particles."""
+        options = cast(AutoregressiveModel.SamplingConfig, options or self.SamplingConfig())
+        members = range(len(self.places))
+        count = -(-options.particles // len(members))  # of each member
+        distributions = [self.head.entry_distribution(i) for i in range(self.space.dims)]
+        read, parts = self.features.reader(), []
+        size = max(4 * ROWS_PER_PASS // count, 1)
+        with torch.inference_mode():
+            for index in torch.arange(len(batch), device=batch.x.device).split(size):
+                rows = batch[index.repeat_interleave(count)]
+                start, filled = self.member_weights(batch[index]), []
+                for k in members:
+                    noise = self.head.noise(len(rows), generator)
+                    walk = ParticleRows(
+                        rows, count, distributions, read, self.weighs_observed, noise, generator
+                    )
+                    steps = self.particle_steps(k, rows, options.cached)
+                    one = walk.walk(self.orders[k].argsort().tolist(), steps)
+                    filled.append(replace(one, log_mean=one.log_mean + start[:, k]))
+                parts.append(choose_member(filled, generator))
+        sizes = torch.cat([part.effective for part in parts])
+        self.effective = count * len(members), float(sizes.median()), float(sizes.min())
+        return torch.cat([part.x for part in parts])
+
+    def particle_steps(self, member: int, rows: Batch, cached: bool) -> EntryStepper:
+        """A pass along the member's order over flat rows (n, D)."""
+        return self.stepper(member, cached)(self.conditions(rows.given, len(rows)))
+
+    def member_weights(self, batch: Batch) -> Tensor:
+        """Log-weights of the members before any entry is weighed, (n, K)."""
+        return batch.x.new_zeros(len(batch), len(self.places))
+
+    @property
+    def completion(self) -> str:
+        if self.effective is None:
+            return "sampled entry by entry, which is exact"
+        count, median, worst = self.effective
+        return (
+            f"sampled by sequential importance resampling of {count} particles per row, which "
+            "tends to the model's distribution as sample.particles grows (effective sample size "
+            f"{median:.3g} in the median row, {worst:.3g} in the worst)"
+        )
 
     @torch.no_grad()
     def stream(
@@ -232,9 +306,6 @@ class AutoregressiveModel(
     def check_no_missing(self, batch: Batch) -> None:
         check_no_missing(self.name, batch)
 
-    def check_prefix(self, seen: Tensor) -> None:
-        check_prefix(self.name, self.places, seen)
-
     def to_event(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
         x = x.reshape(-1, *self.space.shape)
         return x.long() if self.space.kind == "label" else x
@@ -293,6 +364,9 @@ class UncachedSteps(EntryStepper):
 
     def feed(self, place: int, features: Tensor) -> None:
         self.x[:, self.model.features.slices[self.entries[place]]] = features
+
+    def take(self, rows: Tensor) -> None:
+        self.x, self.context = self.x[rows], self.context[rows]
 
 
 def model_name(model_class: type[Model]) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import EntryStepper
 from ...nn.autoregressive.pixel import RasterNet
+from .._ordering import check_prefix
 from ._base import AutoregressiveModel, model_name
 
 MAX_LAYER_ELEMENTS = 1 << 22
@@ -33,7 +35,13 @@ class RasterImageModel(AutoregressiveModel):
         net: RasterNet.Config
         """Network over the pixels before an entry."""
 
+    class SamplingConfig(BaseConfig):
+        cached: bool = True
+        """Cache activations, so that each pixel is computed once; false recomputes the whole
+        network for each entry."""
+
     config: Config
+    completion = "sampled entry by entry, which is exact"
 
     def __init__(self, config: Config, space: Space) -> None:
         self.shape = colours, rows, columns = image_shape(space)
@@ -61,6 +69,15 @@ class RasterImageModel(AutoregressiveModel):
     def chunk_size(self) -> int:
         """Rows per pass without gradients, so that activations stay in the processor's cache."""
         return max(1, MAX_LAYER_ELEMENTS // (self.space.dims * self.config.net.width))
+
+    @torch.no_grad()
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        """Exact; the observed pixels must come first, since particles that have to agree with
+        hundreds of later pixels would all descend from one."""
+        check_prefix(self.name, self.places, batch.observed_mask.reshape(len(batch), -1))
+        return super().complete(batch, options, generator)
 
     def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
         return self.net.stepper(cached)

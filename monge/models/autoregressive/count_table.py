@@ -65,6 +65,7 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         """Bins of a number's histogram; levels are grouped only if there are more."""
 
     config: Config
+    completion = "sampled given the observed values, which is exact"
     blank: Tensor
 
     def __init__(self, config: Config, space: Space) -> None:
@@ -161,7 +162,8 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """Exact for any pattern: every state that agrees with the observed entries is weighted."""
+        """Exact for any pattern: every state that agrees with the observed entries, and in which
+        no hidden entry is an empty cell, is weighted."""
         seen, group = (
             batch.observed_mask.reshape(len(batch), -1),
             self.group(batch.given, len(batch)),
@@ -233,6 +235,8 @@ class PrefixCounts(nn.Module):
     def __init__(self, codes: EntryCodes, groups: int, pseudo: float) -> None:
         super().__init__()
         self.sizes, self.groups, self.pseudo = codes.sizes.tolist(), groups, pseudo
+        empty = codes.sums(codes.is_empty.long()).tolist()
+        self.present = [size - n for size, n in zip(self.sizes, empty, strict=True)]
         self.cells = list(cells_of(self.sizes, groups))
         self.strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
         self.register_buffer("counts", torch.zeros(sum(self.cells)))  # table after table
@@ -285,12 +289,13 @@ class PrefixCounts(nn.Module):
     def sample_states(
         self, joint: Tensor, code: Tensor, group: Tensor, hidden: Tensor, uniform: Tensor
     ) -> Tensor:
-        """Codes (B, D) of sampled states that agree with `code` outside the `hidden` entries."""
+        """Codes (B, D) of sampled states that agree with `code` outside the `hidden` entries, of
+        which none is empty: the empty cell is the last code of its entry."""
         stride = torch.tensor(self.strides, device=code.device)
         base = (code * stride * ~hidden).sum(1) + group * math.prod(self.sizes)  # (B,)
         ways = torch.zeros(1, dtype=torch.long, device=code.device)
         for i in hidden.nonzero()[:, 0].tolist():
-            steps = torch.arange(self.sizes[i], device=code.device) * stride[i]
+            steps = torch.arange(self.present[i], device=code.device) * stride[i]
             ways = (ways[:, None] + steps).flatten()
         size = max(MAX_STATES_PER_PASS // len(ways), 1)
         pieces = zip(base.split(size), uniform.split(size), strict=True)

@@ -58,9 +58,10 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
 
     Any pattern can be completed, along orders that start with the observed entries: member k is
     sampled by its likelihood of the observed entries in its order, then the hidden entries follow
-    in its order. If the observed entries come first in every order (or nothing is observed), this
-    samples p(hidden | observed) exactly; otherwise the orders disagree and the result is the
-    network's approximation, which for one hidden entry is its conditional given all others.
+    in its order, weighted by the probability that none of them is empty. If the observed entries
+    come first in every order (or nothing is observed), this samples p(hidden | observed) exactly;
+    otherwise the orders disagree and the result is the network's approximation, which for one
+    hidden entry is its conditional given all others.
     """
 
     class Config(AutoregressiveModel.Config, Orders):
@@ -80,6 +81,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
         estimate (a bound with several orders); 0 takes all unless they cost too much."""
 
     config: Config
+    weighs_observed = False
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.places(space))
@@ -222,18 +224,33 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
                     yield self.row_group(rows, places.argsort().tolist(), steps, noise, batch)
 
     def sample_members(self, batch: Batch, generator: Generator | None) -> Tensor:
-        members = range(len(self.places))
-        weights = batch.x.new_zeros(len(batch), len(members))
-        if len(members) > 1 and bool(batch.observed_mask.any()):
-            log_ps = [self.head.log_prob(self.outputs(batch, k), batch.x) for k in members]
-            weights = torch.stack(
-                [log_p.where(batch.observed_mask, 0.0).sum(1) for log_p in log_ps], 1
-            )
+        weights = self.member_weights(batch)
         uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
         return sample_categorical(weights, uniform)
 
-    def check_prefix(self, seen: Tensor) -> None:
-        """Any pattern can be completed."""
+    def member_weights(self, batch: Batch) -> Tensor:
+        """log p of the observed entries in the order of each member, (n, K)."""
+        members = range(len(self.places))
+        if len(members) == 1 or not bool(batch.observed_mask.any()):
+            return super().member_weights(batch)
+        log_ps = [self.head.log_prob(self.outputs(batch, k), batch.x) for k in members]
+        return torch.stack([log_p.where(batch.observed_mask, 0.0).sum(1) for log_p in log_ps], 1)
+
+    def particle_steps(self, member: int, rows: Batch, cached: bool) -> EntryStepper:
+        known = ObservedRows(
+            self.features(rows), rows.observed_mask, self.conditions(rows.given, len(rows))
+        )
+        return self.pass_along(member, known, ~known.seen, cached)
+
+    @property
+    def completion(self) -> str:
+        approximate = (
+            "sampled entry by entry after the observed ones, which is exact if these come first "
+            "in every order, and else as far as the orders agree"
+        )
+        if self.effective is None:
+            return approximate
+        return f"{approximate}; {super().completion}"
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

@@ -223,3 +223,6 @@ class RegressionSteps(EntryStepper):
     def feed(self, place: int, features: Tensor) -> None:
         start = self.counts[place]
         self.known[start : start + features.shape[1]] = features.T
+
+    def take(self, rows: Tensor) -> None:
+        self.known = self.known[:, rows]

@@ -31,7 +31,7 @@ class MADE(AutoregressiveModel):
     conditionals, or mixtures of Gaussians or discretised logistics, by the kind of the entry.
 
     A training step takes one random member; the mean of the members' losses is an upper bound of
-    the mixture's loss. Completion is exact, and needs the observed entries first in the order.
+    the mixture's loss. Completion is exact if the observed entries come first in the order.
     """
 
     family_priority = 2

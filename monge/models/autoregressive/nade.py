@@ -243,6 +243,9 @@ class RunningSumSteps(EntryStepper):
             here, there = w.rho[place : place + 2]
             self.z.addmm_(features, w.into[place], beta=there / here, alpha=there)
 
+    def take(self, rows: Tensor) -> None:
+        self.z = self.z[rows]
+
 
 class RunningSum(torch.autograd.Function):
     """Features (B, F), a_1 (B, H) and weights to parameters (P, B), all ordered by position."""

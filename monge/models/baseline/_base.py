@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -30,26 +30,32 @@ MAX_LABEL_COMBINATIONS = 1024
 
 @dataclass(frozen=True)
 class FlatRows:
-    """A batch of flat rows; missing entries of x are 0."""
+    """A batch of flat rows; missing entries of x are 0.
+
+    A missing entry may be an empty cell, unless the rows are to be completed.
+    """
 
     x: Tensor  # (B, D)
     seen: Tensor  # (B, D)
     group: Tensor  # (B,): which combination of labels is given
+    present: bool = False  # whether no missing entry is an empty cell
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, index: Tensor) -> FlatRows:
-        return FlatRows(self.x[index], self.seen[index], self.group[index])
+        return FlatRows(self.x[index], self.seen[index], self.group[index], self.present)
 
     def only(self, entries: Tensor) -> FlatRows:
-        return FlatRows(self.x[:, entries], self.seen[:, entries], self.group)
+        return FlatRows(self.x[:, entries], self.seen[:, entries], self.group, self.present)
 
     def split(self, width: int) -> Iterator[FlatRows]:
         """Chunks small enough to hold `width` numbers per row."""
         size = max(MAX_BATCH_ELEMENTS // max(width, 1), 1)
         parts = (value.split(size) for value in (self.x, self.seen, self.group))
-        return (FlatRows(*piece) for piece in zip(*parts, strict=True))
+        return (
+            FlatRows(x, seen, group, self.present) for x, seen, group in zip(*parts, strict=True)
+        )
 
 
 Statistics = tuple[Tensor, ...]
@@ -66,9 +72,13 @@ class DistributionSet(nn.Module, abc.ABC):
     width: int
     """Numbers held per row while it is scored."""
 
+    def fit(self, rows: FlatRows) -> None:
+        """Fit what all distributions share to all rows."""
+
     @abc.abstractmethod
-    def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
-        """log p of the observed entries of x (B, D) under each distribution, (B, K)."""
+    def log_prob(self, x: Tensor, seen: Tensor, present: bool = False) -> Tensor:
+        """log p of the observed entries of x (B, D) under each distribution, and if `present` of
+        no missing entry being an empty cell, (B, K)."""
 
     @abc.abstractmethod
     def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
@@ -83,9 +93,7 @@ class DistributionSet(nn.Module, abc.ABC):
         """Negative log prior of the distributions, up to a constant."""
 
     @abc.abstractmethod
-    def sample(
-        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
-    ) -> Tensor:
+    def sample(self, rows: FlatRows, which: Tensor, generator: Generator | None) -> Tensor:
         """x (B, D) with missing entries sampled from distribution `which` (B,) given the rest."""
 
     @abc.abstractmethod
@@ -97,6 +105,7 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
     """A model without trained parameters, fitted to all training rows at once."""
 
     supports_missing = True
+    completion = "sampled given the observed values, which is exact"
     width: int
     """Numbers held per row while it is scored."""
 
@@ -143,8 +152,9 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
     def complete(
         self, batch: Batch, options: Config | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """x_missing ~ p(x_missing | x_observed), exactly."""
-        x = self.sample_missing(self.to_rows(batch), options, generator).reshape(batch.x.shape)
+        """x_missing ~ p(x_missing | x_observed, no missing entry is an empty cell), exactly."""
+        rows = replace(self.to_rows(batch), present=True)
+        x = self.sample_missing(rows, options, generator).reshape(batch.x.shape)
         return torch.where(batch.observed_mask, batch.x, x.to(batch.x.dtype))
 
     @property

@@ -53,10 +53,13 @@ class CategoricalTables(DistributionSet):
         log_p = self.log_p[rows.group[:, None], code + self.codes.offset] + inside  # (B, D)
         return torch.where(rows.seen, log_p, 0).sum(1)
 
-    def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor, seen: Tensor, present: bool = False) -> Tensor:
         code, inside = self.codes.encode(x)
         shared = torch.where(seen, inside, 0).sum(1, keepdim=True)
-        return self.codes.one_hot(code, seen) @ self.log_p.T + shared
+        log_p = self.codes.one_hot(code, seen) @ self.log_p.T + shared
+        if present and bool(self.codes.is_empty.any()):
+            log_p = log_p + (~seen).to(log_p) @ self.codes.log_present(self.log_p).T
+        return log_p
 
     def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
         return ((weight.to(self.log_p).T @ self.features(x, seen)).double(),)
@@ -69,11 +72,10 @@ class CategoricalTables(DistributionSet):
     def penalty(self) -> Tensor:
         return -(self.prior_rows[self.codes.owner] * self.base * self.log_p.double()).sum()
 
-    def sample(
-        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
-    ) -> Tensor:
-        code = self.codes.choose(self.log_p, which, generator)
-        return torch.where(seen, x, self.codes.sample(code, generator))
+    def sample(self, rows: FlatRows, which: Tensor, generator: Generator | None) -> Tensor:
+        log_p = self.codes.present(self.log_p) if rows.present else self.log_p
+        code = self.codes.choose(log_p, which, generator)
+        return torch.where(rows.seen, rows.x, self.codes.sample(code, generator))
 
     def features(self, x: Tensor, seen: Tensor) -> Tensor:
         return self.codes.one_hot(self.codes.encode(x)[0], seen)

@@ -14,13 +14,18 @@ variance v: a covariance is (S + rows v I) / (n + rows).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import cast
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from ...core.space import Space
-from ._base import DistributionSet, Statistics, kinds_of
+from ...prob.discretise import CellStates
+from ...prob.mixed_number import BoundedCoordinate
+from ._base import DistributionSet, FlatRows, Statistics, kinds_of
+from ._categorical import CategoricalTables
 
 MAX_COVARIANCE_ELEMENTS = 2**26
 """Elements of all covariances of a model."""
@@ -74,7 +79,7 @@ class FullGaussians(GaussianSet):
         # Before the fit: twice the spread of the data.
         self.register_buffer("root", 2 * torch.eye(space.dims).repeat(count, 1, 1))
 
-    def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor, seen: Tensor, present: bool = False) -> Tensor:
         return self.value(x, seen, torch.zeros_like(self.blur))
 
     def expected(self, x: Tensor, seen: Tensor) -> Tensor:
@@ -126,16 +131,15 @@ class FullGaussians(GaussianSet):
             torch.linalg.cholesky((scatter + self.prior_rows * prior) / (n + self.prior_rows))
         )
 
-    def sample(
-        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
-    ) -> Tensor:
+    def sample(self, rows: FlatRows, which: Tensor, generator: Generator | None) -> Tensor:
+        x, seen = rows.x, rows.seen
         y, mean, root = self.standard(x), self.mean.double(), self.root.double()
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device).double()
-        for k, rows, o, u in group_patterns(which, seen):
+        for k, some, o, u in group_patterns(which, seen):
             factor = reorder(root[k : k + 1], torch.cat([o, u]))[0]
-            z = (y[rows][:, o] - mean[k, o]) @ invert(factor[: len(o), : len(o)]).mT
-            noisy = torch.cat([z, noise[rows][:, u]], 1)  # (n, D)
-            y[rows[:, None], u] = mean[k, u] + noisy @ factor[len(o) :].mT
+            z = (y[some][:, o] - mean[k, o]) @ invert(factor[: len(o), : len(o)]).mT
+            noisy = torch.cat([z, noise[some][:, u]], 1)  # (n, D)
+            y[some[:, None], u] = mean[k, u] + noisy @ factor[len(o) :].mT
         return self.centre.double() + self.scale.double() * y
 
     def penalty(self) -> Tensor:
@@ -153,7 +157,7 @@ class DiagonalGaussians(GaussianSet):
         super().__init__(space, count, rows, variance)
         self.register_buffer("root", torch.full((count, space.dims), 2.0))
 
-    def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor, seen: Tensor, present: bool = False) -> Tensor:
         y, here = self.features(x, seen), seen.double()
         mean, precision = self.mean.double(), self.root.double() ** -2  # (K, D)
         square = y.square() @ precision.T - 2 * y @ (mean * precision).T
@@ -178,9 +182,8 @@ class DiagonalGaussians(GaussianSet):
             ((scatter + self.prior_rows * self.variance) / (n + self.prior_rows)).sqrt()
         )
 
-    def sample(
-        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
-    ) -> Tensor:
+    def sample(self, rows: FlatRows, which: Tensor, generator: Generator | None) -> Tensor:
+        x, seen = rows.x, rows.seen
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
         y = self.mean[which] + self.root[which] * noise
         return torch.where(seen, x, self.centre + self.scale * y)
@@ -188,6 +191,106 @@ class DiagonalGaussians(GaussianSet):
     def penalty(self) -> Tensor:
         root = self.root.double()
         return self.prior_rows * (root.log() + self.variance / (2 * root.square())).sum()
+
+
+class NumberColumns(nn.Module):
+    """Columns of numbers: the state of each cell, and an unbounded coordinate t of plain values.
+
+    `plain` is the space of t, without atoms, bounds and empty cells.
+    """
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        parts = space.columns
+        self.states = CellStates(parts)
+        self.coordinates = nn.ModuleList(BoundedCoordinate([part]) for part in parts)
+        mean, scale = space.spread("mean")[None], space.spread("scale")[None]
+        t, slope = self.unbound(mean)
+        width = scale if all(part.is_plain for part in parts) else (scale.log() + slope).exp()
+        pairs = zip(parts, t[0].tolist(), width[0].tolist(), strict=True)
+        columns = tuple(
+            Space(kind=part.kind, size=part.size, mean=(m,), scale=(s,)) for part, m, s in pairs
+        )
+        self.plain = Space(kind="columns", shape=space.shape, columns=columns)
+
+    def unbound(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """t(x) and log |dt/dx| of numbers, (B, D)."""
+        if not len(self.coordinates):
+            return x, torch.zeros_like(x)
+        pairs = [one(x[:, i : i + 1]) for i, one in enumerate(self.coordinates)]
+        return torch.cat([t for t, _ in pairs], 1), torch.cat([s for _, s in pairs], 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The state, t and log |dt/dx| of each cell, (B, D); t and slope 0 of other states."""
+        state = self.states(x)
+        t, slope = self.unbound(x)
+        number = state == 0
+        return state, torch.where(number, t, 0), torch.where(number, slope, 0)
+
+    def inverse(self, t: Tensor, state: Tensor) -> Tensor:
+        """Cells in these states with these coordinates, (B, D)."""
+        parts = [
+            cast(BoundedCoordinate, one).inverse(t[:, i : i + 1])
+            for i, one in enumerate(self.coordinates)
+        ]
+        return self.states.write(torch.cat(parts, 1) if parts else t, state)
+
+
+class MixedGaussians(DistributionSet):
+    r"""K distributions of real columns with atoms, bounds and empty cells,
+    $p_k(x) = \prod_i P_{ki}(s_i)\, N_k(t_{i: s_i = 0}) \prod_{i: s_i = 0} |dt_i/dx_i|$: the states
+    s of the cells, and the Gaussian of the numbers among them in unbounded coordinates t."""
+
+    def __init__(
+        self, space: Space, build: Callable[[Space], GaussianSet], count: int, pseudo: float
+    ) -> None:
+        super().__init__()
+        self.columns = NumberColumns(space)
+        self.gaussians = build(self.columns.plain)
+        self.tables = CategoricalTables(state_space(space.columns), count, 4, pseudo)
+        self.width = self.gaussians.width + self.tables.width
+
+    def fit(self, rows: FlatRows) -> None:
+        self.tables.fit(replace(rows, x=self.columns.states(rows.x).to(rows.x)))
+
+    def log_prob(self, x: Tensor, seen: Tensor, present: bool = False) -> Tensor:
+        state, t, slope = self.columns(x)
+        slopes = torch.where(seen, slope, 0).sum(1, keepdim=True)
+        numbers = self.gaussians.log_prob(t, seen & (state == 0))
+        return self.tables.log_prob(state.to(x), seen, present) + numbers + slopes
+
+    def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
+        state, t, _ = self.columns(x)
+        numbers = self.gaussians.statistics(t, seen & (state == 0), weight)
+        return (*self.tables.statistics(state.to(x), seen, weight), *numbers)
+
+    def update(self, statistics: Statistics) -> None:
+        self.tables.update(statistics[:1])
+        self.gaussians.update(statistics[1:])
+
+    def penalty(self) -> Tensor:
+        return self.tables.penalty() + self.gaussians.penalty()
+
+    def sample(self, rows: FlatRows, which: Tensor, generator: Generator | None) -> Tensor:
+        state, t, _ = self.columns(rows.x)
+        states = replace(rows, x=state.to(rows.x))
+        state = self.tables.sample(states, which, generator).long()
+        numbers = replace(rows, x=t, seen=rows.seen & (state == 0))
+        t = self.gaussians.sample(numbers, which, generator).to(rows.x)
+        return torch.where(rows.seen, rows.x, self.columns.inverse(t, state))
+
+    def features(self, x: Tensor, seen: Tensor) -> Tensor:
+        state, t, _ = self.columns(x)
+        numbers = self.gaussians.features(t, seen & (state == 0))
+        return torch.cat([numbers, self.tables.features(state.to(x), seen).to(numbers)], 1)
+
+
+def state_space(parts: Sequence[Space]) -> Space:
+    """The states of cells as labels; the last of an optional one is the empty cell."""
+    columns = tuple(
+        Space(kind="label", size=1 + len(p.atoms) + p.optional, optional=p.optional) for p in parts
+    )
+    return Space(kind="columns", shape=(len(columns),), columns=columns)
 
 
 def cell_widths(space: Space) -> Tensor:

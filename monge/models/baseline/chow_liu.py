@@ -133,7 +133,7 @@ class ChowLiuTree(ClosedFormModel):
         if bool(whole.all()):
             return value + self.known(code)
         value[whole] += self.known(code[whole])
-        value[~whole] += self.collect(code[~whole], rows.seen[~whole])[1]
+        value[~whole] += self.collect(code[~whole], rows.seen[~whole], rows.present)[1]
         return value
 
     def known(self, code: Tensor) -> Tensor:
@@ -148,17 +148,18 @@ class ChowLiuTree(ClosedFormModel):
             size = int(self.codes.sizes[max(parent[i], 0)])
             yield i, parent[i], self.place(i), self.log_p[self.place(i), :size]
 
-    def collect(self, code: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    def collect(self, code: Tensor, seen: Tensor, present: bool) -> tuple[Tensor, Tensor]:
         r"""Messages to the root: log-beliefs of each code (B, C), and log P of the observed.
 
         $m_i(c) = \log \sum_{c_i} P(c_i \mid c) \exp b_i(c_i)$, where $b_i$ is the evidence of
-        entry i plus the messages of its children.
+        entry i plus the messages of its children. If `present`, no missing entry is empty.
         """
         belief = torch.zeros(
             len(code), self.codes.total, dtype=self.log_p.dtype, device=code.device
         )
-        hidden = ~seen[:, self.codes.owner] | self.codes.one_hot(code, seen).bool()  # (B, C)
-        belief.masked_fill_(~hidden, -torch.inf)
+        hidden = ~seen[:, self.codes.owner]  # (B, C)
+        hidden = hidden & ~self.codes.is_empty if present else hidden
+        belief.masked_fill_(~(hidden | self.codes.one_hot(code, seen).bool()), -torch.inf)
         value = torch.zeros_like(belief[:, 0])
         for _, above, here, table in reversed(list(self.edges())):
             top = belief[:, here].amax(1, keepdim=True)
@@ -173,7 +174,7 @@ class ChowLiuTree(ClosedFormModel):
         self, rows: FlatRows, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
         code, _ = self.codes.encode(rows.x)
-        belief, _ = self.collect(code, rows.seen)
+        belief, _ = self.collect(code, rows.seen, rows.present)
         u = torch.rand(belief.shape, generator=generator, dtype=belief.dtype, device=code.device)
         score = belief - (-u.log()).log()  # Gumbel noise: the argmax is a sample
         for i, above, here, table in self.edges():

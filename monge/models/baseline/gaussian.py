@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import reduce
 from typing import Annotated, cast
 
@@ -27,11 +28,14 @@ from ._categorical import CategoricalTables
 from ._gaussians import (
     MAX_COVARIANCE_ELEMENTS,
     FullGaussians,
+    NumberColumns,
     cell_widths,
     invert,
     missing_patterns,
     reorder,
+    state_space,
 )
+from .chow_liu import MAX_CODES, ChowLiuTree
 
 
 class Gaussian(ClosedFormModel):
@@ -42,6 +46,10 @@ class Gaussian(ClosedFormModel):
     the end cells of levels reach to infinity. Then the likelihood is the bound
     $E_u \log N(x + u) \le \log P(x)$ with u uniform, in closed form. Columns that are
     labels are modelled independently of the Gaussian, each by its frequencies.
+
+    In a table with empty cells, atoms or bounds, $p(x) = P(s, l)\, N(t_{i: s_i = 0}) \prod_i
+    |dt_i/dx_i|$: a Chow-Liu tree of the states s of the cells and of the labels l, times the
+    Gaussian of the numbers that are present, in unbounded coordinates t.
     """
 
     events = {"real", "binary", "levels", "counts", "columns"}
@@ -73,10 +81,16 @@ class Gaussian(ClosedFormModel):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         groups, parts, labels = label_combinations(space), *split_columns(space)
+        self.columns = NumberColumns(parts)
         self.distributions = nn.ModuleList(
-            FullGaussians(parts, 1, config.shrink) for _ in range(groups)
+            FullGaussians(self.columns.plain, 1, config.shrink) for _ in range(groups)
         )
-        self.tables = CategoricalTables(labels, groups, 4, config.pseudo)
+        self.tables: CategoricalTables | GroupTrees
+        named = labels if space.is_plain else add_states(labels, parts)
+        if space.is_plain or sum(part.size for part in named.columns) > MAX_CODES:
+            self.tables = CategoricalTables(named, groups, 4, config.pseudo)
+        else:
+            self.tables = GroupTrees(named, groups)
         self.width = space.dims // 4
         is_label = torch.tensor([kind == "label" for kind in kinds_of(space)])
         ends = torch.tensor([value_range(part) for part in parts.columns]).reshape(-1, 2)
@@ -89,6 +103,15 @@ class Gaussian(ClosedFormModel):
         }
         for name, value in fixed.items():
             self.register_buffer(name, value, persistent=False)
+
+    @property
+    def completion(self) -> str:  # type: ignore[override]
+        if not bool(self.whole.any()):
+            return ClosedFormModel.completion
+        return (
+            "sampled given the observed values, with whole values at points of their cells that "
+            "Gibbs sweeps find (sample.sweeps)"
+        )
 
     def grouped(self, rows: FlatRows) -> Iterator[tuple[FullGaussians, Tensor]]:
         """The Gaussian of each combination of labels, with its rows."""
@@ -114,9 +137,9 @@ class Gaussian(ClosedFormModel):
 
     def fit_rows(self, batch: Batch) -> Losses:
         rows = self.to_rows(batch)
-        self.tables.fit(rows.only(self.names))
+        states, numbers, _ = self.split(rows)
+        self.tables.fit(states)
         prior = torch.zeros((), dtype=torch.float64, device=rows.x.device)
-        numbers = rows.only(self.numbers)
         for gaussian, mine in self.grouped(numbers):
             gaussian.update(
                 reduce(
@@ -132,19 +155,32 @@ class Gaussian(ClosedFormModel):
             prior += gaussian.penalty()
         return {"nll": -self.log_densities(rows), "prior": (prior / len(rows)).to(rows.x)}
 
-    def log_density(self, rows: FlatRows) -> Tensor:
-        numbers = rows.only(self.numbers)
-        return self.value(rows, numbers.x + self.whole / 2, FullGaussians.expected)
-
-    def value(self, rows: FlatRows, points: Tensor, score: Callable[..., Tensor]) -> Tensor:
-        """log p of the observed labels plus `score` of the numbers at points (B, D) of their
-        cells."""
-        value, seen = (
-            self.tables.log_prob_of_group(rows.only(self.names)),
-            rows.seen[:, self.numbers],
+    def split(self, rows: FlatRows) -> tuple[FlatRows, FlatRows, Tensor]:
+        """Labels, and the states of the numbers if they have several; the numbers in the
+        coordinates of the Gaussian, `seen` where they are; and their log-slopes, (B,)."""
+        names, numbers = rows.only(self.names), rows.only(self.numbers)
+        if self.space.is_plain:
+            return names, numbers, torch.zeros_like(rows.x[:, 0])
+        state, t, slope = self.columns(numbers.x)
+        states = FlatRows(
+            torch.cat([names.x, state.to(names.x)], 1),
+            torch.cat([names.seen, numbers.seen], 1),
+            rows.group,
+            rows.present,
         )
+        numbers = replace(numbers, x=t, seen=numbers.seen & (state == 0))
+        return states, numbers, torch.where(numbers.seen, slope, 0).sum(1)
+
+    def log_density(self, rows: FlatRows) -> Tensor:
+        return self.value(rows, self.whole / 2, FullGaussians.expected)
+
+    def value(self, rows: FlatRows, place: Tensor, score: Callable[..., Tensor]) -> Tensor:
+        """log p of the observed labels and states plus `score` of the numbers at a `place` of
+        their cells, (D,) or (B, D)."""
+        states, numbers, slopes = self.split(rows)
+        value, points = self.tables.log_prob_of_group(states) + slopes, numbers.x + place
         for gaussian, mine in self.grouped(rows):
-            value[mine] += score(gaussian, points[mine], seen[mine])[:, 0].to(value)
+            value[mine] += score(gaussian, points[mine], numbers.seen[mine])[:, 0].to(value)
         return value
 
     def likelihood(
@@ -163,10 +199,8 @@ class Gaussian(ClosedFormModel):
         if not samples:
             return Likelihood(self.log_densities(rows), "bound")
         u = keyed_uniform(batch.rows, (samples, len(self.numbers)), seed_of(generator)).to(rows.x)
-        x = rows.x[:, self.numbers]
         values = [
-            self.value(rows, x + place * self.whole, FullGaussians.log_prob)
-            for place in u.unbind(1)
+            self.value(rows, place * self.whole, FullGaussians.log_prob) for place in u.unbind(1)
         ]
         return Likelihood(torch.stack(values).logsumexp(0) - math.log(samples), "bound")
 
@@ -174,17 +208,21 @@ class Gaussian(ClosedFormModel):
         self, rows: FlatRows, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
         sweeps = cast(Gaussian.SamplingConfig, options or self.SamplingConfig()).sweeps
-        numbers, names = rows.only(self.numbers), rows.only(self.names)
+        states, numbers, _ = self.split(rows)
         values = torch.empty_like(numbers.x, dtype=torch.float64)
         for gaussian, mine in self.grouped(numbers):
             part = numbers[mine]
             points = self.sample_cells(gaussian, part, sweeps, generator)
             which = torch.zeros_like(part.group)
-            values[mine] = gaussian.sample(points, part.seen, which, generator)
+            values[mine] = gaussian.sample(replace(part, x=points), which, generator)
         cells = values.floor().maximum(self.low).minimum(self.high)
-        x = torch.empty_like(rows.x)
-        x[:, self.numbers] = torch.where(self.whole > 0, cells, values).to(x)
-        x[:, self.names] = self.tables.sample(names.x, names.seen, names.group, generator)
+        values = torch.where(self.whole > 0, cells, values)
+        x, named = torch.empty_like(rows.x), len(self.names)
+        sampled = self.tables.sample(states, states.group, generator)
+        x[:, self.names] = sampled[:, :named]
+        if not self.space.is_plain:
+            values = self.columns.inverse(values.to(x), sampled[:, named:].long())
+        x[:, self.numbers] = values.to(x)
         return x
 
     def sample_cells(
@@ -231,12 +269,43 @@ class Gaussian(ClosedFormModel):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         few = space.rows < 4 * space.dims * label_combinations(space)
-        train_config = TrainConfig(max_steps=50 if space.missing else 1, eval_every=1, patience=3)
+        absent = space.missing or any(part.optional or part.atoms for part in space.columns)
+        train_config = TrainConfig(max_steps=50 if absent else 1, eval_every=1, patience=3)
         return Defaults(cls.Config(shrink=max(space.dims / 8, 1.0) if few else 1.0), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config()
+
+
+class GroupTrees(nn.Module):
+    """A Chow-Liu tree of the same columns for each group of rows."""
+
+    def __init__(self, space: Space, groups: int) -> None:
+        super().__init__()
+        self.trees = nn.ModuleList(ChowLiuTree(ChowLiuTree.Config(), space) for _ in range(groups))
+
+    def grouped(self, rows: FlatRows) -> Iterator[tuple[ChowLiuTree, Tensor]]:
+        for k in rows.group.unique().tolist():
+            yield cast(ChowLiuTree, self.trees[k]), (rows.group == k).nonzero()[:, 0]
+
+    def fit(self, rows: FlatRows) -> None:
+        for tree, mine in self.grouped(rows):
+            tree.fit_rows(Batch(rows.x[mine], observed=rows.seen[mine]))
+
+    def log_prob_of_group(self, rows: FlatRows) -> Tensor:
+        value = torch.zeros_like(rows.x[:, 0])
+        for tree, mine in self.grouped(rows):
+            value[mine] = tree.log_densities(rows[mine])
+        return value
+
+    def sample(self, rows: FlatRows, which: Tensor, generator: Generator | None) -> Tensor:
+        """x (B, D) with missing entries sampled from the tree of its group given the rest."""
+        x = rows.x.clone()
+        for tree, mine in self.grouped(rows):
+            part = rows[mine]
+            x[mine] = torch.where(part.seen, part.x, tree.sample_missing(part, None, generator))
+        return x
 
 
 def split_columns(space: Space) -> tuple[Space, Space]:
@@ -250,10 +319,20 @@ def split_columns(space: Space) -> tuple[Space, Space]:
     )
 
 
+def add_states(labels: Space, numbers: Space) -> Space:
+    """Columns of labels, and the states of columns of numbers."""
+    columns = labels.columns + state_space(numbers.columns).columns
+    return Space(kind="columns", shape=(len(columns),), columns=columns)
+
+
 def value_range(part: Space) -> tuple[float, float]:
     """The first and the last value, whose cells are unbounded."""
-    size = 2 if part.kind == "binary" else part.size
-    return (0.0, size - 1.0) if part.kind in ("binary", "levels") else (-math.inf, math.inf)
+    if part.kind in ("binary", "levels"):
+        return 0.0, (2 if part.kind == "binary" else part.size) - 1.0
+    if part.kind != "counts":
+        return -math.inf, math.inf
+    low = -math.inf if part.lower is None else part.lower
+    return low, math.inf if part.upper is None else part.upper
 
 
 def gibbs(

@@ -64,7 +64,7 @@ class Independent(ClosedFormModel):
     ) -> Tensor:
         """x_i ~ p_i(x_i | y), each entry on its own."""
         rows = self.unobserved_rows(n, given)
-        x = self.distributions.sample(rows.x, rows.seen, rows.group, generator)  # (n, D)
+        x = self.distributions.sample(rows, rows.group, generator)  # (n, D)
         return self.to_events(x)
 
     def fit_rows(self, batch: Batch) -> Losses:
@@ -78,7 +78,7 @@ class Independent(ClosedFormModel):
     def sample_missing(
         self, rows: FlatRows, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
-        return self.distributions.sample(rows.x, rows.seen, rows.group, generator)
+        return self.distributions.sample(rows, rows.group, generator)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

@@ -31,15 +31,22 @@ from ._base import (
     kinds_of,
 )
 from ._categorical import CategoricalTables
-from ._gaussians import MAX_COVARIANCE_ELEMENTS, DiagonalGaussians, FullGaussians
+from ._gaussians import (
+    MAX_COVARIANCE_ELEMENTS,
+    DiagonalGaussians,
+    FullGaussians,
+    GaussianSet,
+    MixedGaussians,
+)
 
 
 class MixtureModel(ClosedFormModel):
     r"""$p(x) = \sum_k w_k\, p_k(x)$.
 
-    If every entry is real, $p_k$ is a Gaussian with a full or a diagonal covariance;
-    otherwise a product of tables, $p_k(x) = \prod_i P_{ki}(c_i)\, p(x_i \mid c_i)$, where $c_i$ is
-    the value of entry i or the histogram bin of a number.
+    If every entry is real, $p_k$ is a Gaussian with a full or a diagonal covariance, times tables
+    of which cells are empty or on an atom; otherwise a product of tables,
+    $p_k(x) = \prod_i P_{ki}(c_i)\, p(x_i \mid c_i)$, where $c_i$ is the value of entry i or the
+    histogram bin of a number.
     """
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -107,7 +114,8 @@ class MixtureModel(ClosedFormModel):
 
     def joint(self, rows: FlatRows) -> Tensor:
         """log w_k p_k of the observed entries of each row, (B, K)."""
-        return self.distributions.log_prob(rows.x, rows.seen) + self.log_weight
+        log_p = self.distributions.log_prob(rows.x, rows.seen, rows.present)
+        return log_p + self.log_weight
 
     def statistics(self, rows: FlatRows, weight: Tensor) -> Statistics:
         """Statistics of rows with responsibilities (B, K)."""
@@ -121,8 +129,7 @@ class MixtureModel(ClosedFormModel):
     def initialise(self, rows: FlatRows) -> None:
         """Initialise the components by clusters of some of the rows."""
         self.initialised.fill_(True)
-        if isinstance(self.distributions, CategoricalTables):
-            self.distributions.fit(rows)
+        self.distributions.fit(rows)
         some = torch.randperm(len(rows))[: max(2 * MAX_BATCH_ELEMENTS // max(self.width, 1), 1000)]
         few = rows[some.to(rows.x.device)]
         nearest = cluster(self.distributions.features(few.x, few.seen), self.config.components)
@@ -137,7 +144,7 @@ class MixtureModel(ClosedFormModel):
         joint = self.joint(rows)
         u = torch.rand(joint.shape, generator=generator, dtype=rows.x.dtype, device=rows.x.device)
         which = (joint - (-u.log()).log()).argmax(1)  # Gumbel noise: the argmax is a sample
-        return self.distributions.sample(rows.x, rows.seen, which, generator).to(rows.x)
+        return self.distributions.sample(rows, which, generator).to(rows.x)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
@@ -173,8 +180,14 @@ def build_components(config: MixtureModel.Config, space: Space) -> DistributionS
             f"over {MAX_COVARIANCE_ELEMENTS} numbers; use covariance=diagonal or fewer components"
         )
     kind = FullGaussians if config.covariance == "full" else DiagonalGaussians
-    # K components that share the space evenly are narrower by a factor K^(1/D).
-    return kind(space, size, config.shrink, size ** (-2 / space.dims))
+
+    def build(numbers: Space) -> GaussianSet:
+        # K components that share the space evenly are narrower by a factor K^(1/D).
+        return kind(numbers, size, config.shrink, size ** (-2 / space.dims))
+
+    if space.is_plain:
+        return build(space)
+    return MixedGaussians(space, build, size, config.pseudo)
 
 
 def cluster(points: Tensor, size: int, sweeps: int = 10) -> Tensor:

@@ -1,9 +1,10 @@
 r"""Base of diffusion models: noise in standardised units, one network, and two likelihoods.
 
-$q(z_t | x) = N(\alpha_t y, \sigma_t^2 I)$ for standardised y (`_units`). A network reads z_t and
-$\lambda_t$ and predicts x in one of four parameterisations (`_parameterisation`). A sampler
-(`_samplers`, `_ode_samplers`) takes $z_1 \sim N(0, (\alpha_1^2 + \sigma_1^2) I)$ to z_0, and
-`_likelihood` computes the bound and the likelihood of the probability flow.
+$q(z_t | x) = N(\alpha_t y, \sigma_t^2 I)$ for standardised y, of tables the vector of a row
+(`_units`). A network reads z_t and $\lambda_t$ and predicts x in one of four parameterisations
+(`_parameterisation`). A sampler (`_samplers`, `_ode_samplers`) takes
+$z_1 \sim N(0, (\alpha_1^2 + \sigma_1^2) I)$ to z_0, and `_likelihood` computes the bound and the
+likelihood of the probability flow.
 
 The functions at the top choose the default network, target and training config for some data.
 """
@@ -21,10 +22,12 @@ from ...core.abilities import HasScore, HasTerms, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
+from ...core.errors import UsageError
 from ...core.rng import derive_seed, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.unet import with_levels_for
+from ...prob.row_embedding import TABLE_KINDS
 from ...solve.jacobian_trace import mean_and_error, sample_probes
 from ...solve.ode import Solver
 from .._ordering import check_no_missing
@@ -40,7 +43,7 @@ from ._likelihood import (
 )
 from ._parameterisation import DenoiserPrediction, Target
 from ._sampling import DiffusionSampling
-from ._units import MAX_ENUMERATED_LEVELS, EntrywiseDenoiser, Units
+from ._units import MAX_ENUMERATED_LEVELS, FirstEstimate, Units, units_of
 
 SMALL_DATA_ROWS = 5000
 """Rows below which the default network is small."""
@@ -58,6 +61,8 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
             width=32, multipliers=(1, 2, 2), blocks=1, attention=1, waves=waves
         )
     few = 0 < space.rows < 2000
+    if space.kind in TABLE_KINDS:
+        return MLPDenoiser.Config(width=256 if few else 512, depth=3, waves=waves)
     if space.dims <= 4:
         waves = waves or (0 if few else 3)
         return MLPDenoiser.Config(width=128, depth=3, waves=waves)
@@ -65,19 +70,16 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
 
 
 def default_target(space: Space) -> NetworkTarget:
-    """The residual of x for few enough levels, else the velocity."""
-    return (
-        "residual"
-        if space.kind == "binary" or 0 < space.size <= MAX_ENUMERATED_LEVELS
-        else "velocity"
-    )
+    """The residual of x for tables and for few enough levels, else the velocity."""
+    few = space.kind == "binary" or 0 < space.size <= MAX_ENUMERATED_LEVELS
+    return "residual" if few or space.kind in TABLE_KINDS else "velocity"
 
 
 def default_recipe(space: Space) -> TrainConfig:
     """The training config; weights are averaged over up to ten thousand steps."""
     few = 0 < space.rows < SMALL_DATA_ROWS
     images = space.is_image or len(space.shape) == 2
-    if not images and space.dims <= 4:
+    if not images and space.dims <= 4 and space.kind not in TABLE_KINDS:
         return TrainConfig(
             lr=2e-3, batch_size=512, ema_decay=0.9999, eval_every=500, grad_clip=1.0
         )
@@ -104,7 +106,7 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
     """A distribution learned by denoising. A subclass sets `schedule`, and `steps` if its time is
     discrete."""
 
-    events = {"real", "binary", "levels"}
+    events = {"real", "binary", "levels", "label", "counts", "columns"}
     givens = {"real", "binary", "levels", "label", "counts", "columns", "tokens"}
 
     class Config(DiffusionSampling.Config):
@@ -112,8 +114,8 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         """Denoising network: mlp for vectors, unet for images and sequences, or transformer."""
         target: NetworkTarget = "velocity"
         """What the network predicts: x0, noise, score, velocity, or residual, the part of x that
-        an entry's own noisy value does not determine. Each determines the others; they differ in
-        their initialisation and weighting."""
+        an entry's own noisy value does not determine, which for tables is that of the logits of
+        names. Each determines the others; they differ in their initialisation and weighting."""
 
     class LikelihoodConfig(BaseConfig):
         method: Literal["bound", "ode"] = "bound"
@@ -134,10 +136,13 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         self.name = type(self).__name__.lower()
-        self.units, self.condition_encoder = Units(space), ConditionEncoder(space)
+        self.units, self.condition_encoder = units_of(space), ConditionEncoder(space)
         outputs, residual = 2 if self.learns_variance else 1, config.target == "residual"
-        self.entrywise = EntrywiseDenoiser(space, self.units) if residual else None
-        self.net: Denoiser = config.net.build(space, self.condition_encoder, outputs, residual)
+        self.entrywise = self.units.denoiser() if residual else None
+        guess = residual and self.entrywise is not None and self.entrywise.gives_guess
+        self.net: Denoiser = config.net.build(
+            self.units.network_space(residual), self.condition_encoder, outputs, guess
+        )
 
     @property
     def learns_variance(self) -> bool:
@@ -155,14 +160,16 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         if conditions is None:
             conditions = self.condition_encoder.empty(len(z))
         alpha, sigma = alpha_sigma_columns(self.schedule, log_snr)
-        guess = None if self.entrywise is None else self.entrywise(z, alpha, sigma)
         spread = (alpha.square() + sigma.square()).sqrt()
-        out, share = self.net(z / spread, log_snr, conditions, guess and guess[0]), None
+        first = FirstEstimate(z / spread, None, torch.clone)
+        if self.entrywise is not None:
+            first = self.entrywise.estimate(z, alpha, sigma, conditions.allowed)
+        out, share = self.net(first.z, log_snr, conditions, first.guess), None
         if self.learns_variance:
             out, share = out.chunk(2, 1)
-            share = share.sigmoid()
-        if guess is not None:
-            return DenoiserPrediction(z, alpha, sigma, "x0", guess[0] + guess[1] * out, share)
+            share = share[:, : self.units.width].sigmoid()
+        if self.entrywise is not None:
+            return DenoiserPrediction(z, alpha, sigma, "x0", first.refine(out), share)
         kind = self.config.target
         assert kind != "residual", "the residual has an entrywise estimate"
         return DenoiserPrediction(
@@ -170,6 +177,7 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         )
 
     def initialise_from_data(self, batch: Batch) -> None:
+        self.units.fit(batch.x)
         if self.entrywise is not None:
             self.entrywise.fit(self.to_units(batch))
 
@@ -183,12 +191,12 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
 
     def stratified_times(self, n: int) -> Tensor:
         """One time in each n-th of [0, 1), with a common random offset, (n,)."""
-        like = self.units.scale
+        like = self.units.like
         start = torch.rand((), dtype=like.dtype, device=like.device)
         return (torch.arange(n, dtype=like.dtype, device=like.device) + start) / n
 
     def to_units(self, batch: Batch) -> Tensor:
-        """Rows in standardised units, (B, D)."""
+        """Rows in standardised units, (B, D); of tables their vectors."""
         check_no_missing(self.name, batch)
         return self.units.to_units(batch.x)
 
@@ -203,6 +211,11 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         """Score of x + (sigma / alpha) noise, the noise in standardised units, at times t (B,), or
         of x at t = 0."""
         batch = as_batch(batch)
+        if not isinstance(self.units, Units):
+            raise UsageError(
+                f"expected numbers, which log p has a gradient in, found {self.space}; fit the "
+                "model to the columns of numbers alone"
+            )
         y = self.to_units(batch)
         t = y.new_zeros(len(y)) if t is None else t.to(y)
         alpha = self.schedule.alpha(t)[:, None]
@@ -233,14 +246,14 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
                 self.likelihood_inputs(batch, seed), self.bound_samples(options)
             )
             return Likelihood(terms.value, "bound", terms.stderr, self.describe_estimator(options))
-        dims, probes = self.space.dims, None
+        dims, probes = self.units.width, None
         if options.trace == "hutchinson" or (
             options.trace == "auto" and dims > MAX_EXACT_TRACE_DIMS
         ):
             probes = sample_probes(
                 batch.rows, options.probes, (dims,), derive_seed(seed, "probes")
             )
-            probes = probes.to(self.units.scale.dtype)
+            probes = probes.to(self.units.like.dtype)
         solver = Solver(tolerance=options.tolerance)
         value, error = mean_and_error(
             ode_log_likelihood(self.likelihood_inputs(batch, seed), solver, probes)
@@ -265,7 +278,7 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
 
     def bound_samples(self, options: LikelihoodConfig) -> int:
         return options.samples or min(
-            max(BOUND_SAMPLE_ELEMENTS // max(self.space.dims, 1), MIN_BOUND_SAMPLES),
+            max(BOUND_SAMPLE_ELEMENTS // max(self.units.width, 1), MIN_BOUND_SAMPLES),
             MAX_BOUND_SAMPLES,
         )
 
@@ -313,10 +326,11 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
             seed,
             self.steps,
             self.variance,
+            self.units.detail(batch.x),
         )
 
     def chunks(self, batch: Batch) -> list[Batch]:
         """The rows in chunks that the network reads at once."""
         batch = replace(batch, row=batch.rows)
-        most = max(1, MAX_BATCH_ELEMENTS // max(self.space.dims, 1))
+        most = max(1, MAX_BATCH_ELEMENTS // max(self.units.width, 1))
         return batch.chunk(max(1, math.ceil(len(batch) / most)))

@@ -30,11 +30,12 @@ TEXT_ENCODER = TransformerEncoder.Config(width=64, depth=2, heads=4, positions="
 @dataclass(frozen=True)
 class Conditioning:
     """Encoded conditions: a vector per row, maps stacked on the event as channels, and the
-    encoded tokens of texts."""
+    encoded tokens of texts; of tables also the components that the cells may have."""
 
     vector: Tensor  # (B, width)
     maps: Tensor  # (B, channels, *sides), or (B, 0) without maps
     tokens: TokenSequence | None = None
+    allowed: Tensor | None = None  # (B, components)
 
     def keep_rows(self, keep: Tensor) -> Conditioning:
         """The same with all rows but those in `keep` (B,) unconditional: encodings are 0, and one
@@ -47,7 +48,7 @@ class Conditioning:
         if tokens is not None:
             length = torch.where(keep, token_counts(tokens), 1)
             tokens = TokenSequence(masked(tokens.steps), length)
-        return Conditioning(masked(self.vector), masked(self.maps), tokens)
+        return Conditioning(masked(self.vector), masked(self.maps), tokens, self.allowed)
 
     def concat(self, other: Conditioning) -> Conditioning:
         """The rows of both, one after the other."""
@@ -57,8 +58,14 @@ class Conditioning:
                 torch.cat([self.tokens.steps, other.tokens.steps]),
                 torch.cat([token_counts(self.tokens), token_counts(other.tokens)]),
             )
+        allowed = None
+        if self.allowed is not None and other.allowed is not None:
+            allowed = torch.cat([self.allowed, other.allowed])
         return Conditioning(
-            torch.cat([self.vector, other.vector]), torch.cat([self.maps, other.maps]), tokens
+            torch.cat([self.vector, other.vector]),
+            torch.cat([self.maps, other.maps]),
+            tokens,
+            allowed,
         )
 
 

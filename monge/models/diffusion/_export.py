@@ -56,8 +56,8 @@ class ExportedStep(nn.Module):
             prediction = prediction.map_x0(units.clamp)
         z_s = schedule.alpha(s)[:, None] * prediction.x0
         z_s = z_s + schedule.sigma(s)[:, None] * prediction.noise
-        mean = z / prediction.alpha if units.discrete else prediction.x0
-        x = units.to_data(mean + prediction.sigma / prediction.alpha * noise)
+        mean = torch.where(units.continuous, prediction.x0, z / prediction.alpha)
+        x = units.sample(mean, prediction.sigma / prediction.alpha, noise)
         return z_s / schedule.spread(s)[:, None], x
 
     @classmethod
@@ -65,7 +65,7 @@ class ExportedStep(nn.Module):
         cls, model: DiffusionSampling
     ) -> tuple[Self, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
         """The step of a model, example inputs, and the name of the row axis of each input."""
-        z = model.units.scale.new_zeros(EXAMPLE_ROWS, model.space.dims)
+        z = model.units.like.new_zeros(EXAMPLE_ROWS, model.units.width)
         t = z.new_full((EXAMPLE_ROWS,), 0.5)
         conditions = model.space.given.values()
         given = tuple(each for part in conditions for each in example_conditions(part, z))

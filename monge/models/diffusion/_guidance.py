@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
@@ -105,12 +106,19 @@ class NoiseConditionalClassifier(abc.ABC):
 
 
 def guided_predictor(
-    model: DiffusionSampling, given: Given, n: int, options: DiffusionSampling.SamplingConfig
+    model: DiffusionSampling,
+    given: Given,
+    n: int,
+    options: DiffusionSampling.SamplingConfig,
+    allowed: Tensor | None = None,
 ) -> Predict:
-    """The prediction function of a sampler: the model with the requested guidance."""
+    """The prediction function of a sampler: the model with the requested guidance; `allowed`
+    (n, components) are the components that the cells of a table may have."""
     guidance, classifier = options.guidance, guiding_classifier(model, options)
     if classifier is None:
-        return clip_estimates(model, options, classifier_free_guidance(model, given, n, guidance))
+        return clip_estimates(
+            model, options, classifier_free_guidance(model, given, n, guidance, allowed)
+        )
     label = classifier.space.name
     if label not in given:
         raise DataError(
@@ -139,14 +147,18 @@ def clip_estimates(
 
 
 def classifier_free_guidance(
-    model: DiffusionSampling, given: Given, n: int, guidance: Guidance
+    model: DiffusionSampling,
+    given: Given,
+    n: int,
+    guidance: Guidance,
+    allowed: Tensor | None = None,
 ) -> Predict:
     """gamma times the conditional and 1 - gamma times the unconditional prediction."""
     if guidance.strength != 1:
         check_classifier_free(model)
     if guidance.ignores_conditions:
-        return unguided(model, None)
-    conditions = model.encode_conditions(given, n)
+        return unguided(model, replace(model.condition_encoder.empty(n), allowed=allowed))
+    conditions = replace(model.encode_conditions(given, n), allowed=allowed)
     none = torch.zeros(n, dtype=torch.bool, device=conditions.vector.device)
     both = conditions.concat(conditions.keep_rows(none))
 
@@ -220,7 +232,7 @@ def guiding_classifier(
             f"expected guide={run} to classify the {model.space} that this model samples, found "
             f"{classifier.input_space} or other statistics; fit both on the same data"
         )
-    ends = model.schedule.log_snr(model.units.scale.new_tensor([1.0, 0.0])).tolist()
+    ends = model.schedule.log_snr(model.units.like.new_tensor([1.0, 0.0])).tolist()
     low, high = classifier.log_snr_range()
     if ends[0] < low - LOG_SNR_SLACK or ends[1] > high + LOG_SNR_SLACK:
         raise UsageError(

@@ -38,7 +38,7 @@ from ...prob.noise_schedule import NoiseProcess, alpha_sigma
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
 from ...solve.ode import Solver, State, integrate
 from ._parameterisation import DenoiserPrediction
-from ._units import Units
+from ._units import EventUnits
 
 MIN_UNIFORM = 1e-15
 """Distance to 0 and 1 at which uniforms are clamped before they become normals."""
@@ -56,12 +56,13 @@ class LikelihoodInputs:
 
     predict: PredictAt
     noising: NoiseProcess
-    units: Units
+    units: EventUnits
     y: Tensor  # (B, D)
     rows: Tensor  # (B,): row numbers that key the noise
     seed: int
     steps: int = 0  # T; 0 is continuous time
     variance: str = "posterior"
+    detail: Tensor | float = 0.0  # (B,): log p(x | y) of what y does not hold of x
 
     @property
     def has_own_variance(self) -> bool:
@@ -261,19 +262,23 @@ def reconstruction(inputs: LikelihoodInputs, noise: Tensor | None = None) -> Ten
     log_snr, _ = inputs.ends()
     noise = inputs.normal("first") if noise is None else noise
     alpha, sigma = alpha_sigma_columns(inputs.noising, log_snr[None])
-    lost = -inputs.units.log_prob(
-        inputs.y, final_mean(inputs, alpha * inputs.y + sigma * noise), sigma / alpha
-    )
+    mean = final_mean(inputs, alpha * inputs.y + sigma * noise)
+    lost = -(inputs.units.log_prob(inputs.y, mean, sigma / alpha) + inputs.detail)
+    if inputs.units.discrete:
+        return lost
     # For reals it is close to |eps|^2 / 2 + const, whose mean is known.
-    return lost if inputs.units.discrete else lost - 0.5 * (noise.square() - 1).sum(1)
+    numbers = inputs.units.numbers_in(inputs.y)
+    return lost - 0.5 * torch.where(numbers, noise.square() - 1, 0.0).sum(1)
 
 
 def final_mean(inputs: LikelihoodInputs, z: Tensor) -> Tensor:
     """The mean of y given z_0: for levels the rescaled z_0, for reals the prediction."""
     log_snr, _ = inputs.ends()
+    rescaled = z / alpha_sigma_columns(inputs.noising, log_snr[None])[0]
     if inputs.units.discrete:
-        return z / alpha_sigma_columns(inputs.noising, log_snr[None])[0]
-    return inputs.predict(z, log_snr.expand(len(z))).x0
+        return rescaled
+    predicted = inputs.predict(z, log_snr.expand(len(z))).x0
+    return torch.where(inputs.units.continuous, predicted, rescaled)
 
 
 def ode_log_likelihood(inputs: LikelihoodInputs, solver: Solver, probes: Tensor | None) -> Tensor:
@@ -307,6 +312,7 @@ def ode_log_likelihood(inputs: LikelihoodInputs, solver: Solver, probes: Tensor 
     first = normal_log_prob_rows(noise) - inputs.y.shape[1] * sigma.log()  # log q(z_0 | x)
     scale = inputs.noising.spread(inputs.y.new_zeros(()))
     last = inputs.units.log_prob(inputs.y, final_mean(inputs, scale * z), sigma / alpha)
+    last = last + inputs.detail
     return (normal_log_prob_rows(end) + last - first)[:, None] + total
 
 

@@ -37,7 +37,7 @@ from ._guidance import Guidance, guided_predictor
 from ._ode_samplers import DPM
 from ._parameterisation import DenoiserPrediction
 from ._samplers import Path, Predict, Sampler, ancestral, ancestral_path, noise_like
-from ._units import Units
+from ._units import EventUnits, Units
 
 
 def repaint(
@@ -145,7 +145,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
 
     config: Config
     name: str
-    units: Units
+    units: EventUnits
     condition_encoder: ConditionEncoder
     schedule: NoiseProcess
     steps: int = 0
@@ -164,7 +164,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
 
     def sample_prior(self, n: int, generator: Generator | None) -> Tensor:
         """z_1 ~ N(0, (alpha_1^2 + sigma_1^2) I), (n, D)."""
-        like = self.units.scale.new_empty(n, self.space.dims)
+        like = self.units.like.new_empty(n, self.units.width)
         return noise_like(like, generator) * self.schedule.spread(like.new_ones(()))
 
     @torch.no_grad()
@@ -183,19 +183,31 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         yield from self.decode_path(path, predict, generator)
 
     def decode_path(
-        self, path: Path, predict: Predict, generator: Generator | None
+        self,
+        path: Path,
+        predict: Predict,
+        generator: Generator | None,
+        allowed: Tensor | None = None,
     ) -> Iterator[Tensor]:
         """The events along a path, (B, *event)."""
         for z, x0 in path:  # noqa: B007 - the last z is used below
             yield self.units.to_data(x0)
-        yield self.sample_data(z, predict, generator)
+        yield self.sample_data(z, predict, generator, allowed)
 
-    def sample_data(self, z: Tensor, predict: Predict, generator: Generator | None) -> Tensor:
-        """x ~ p(x | z_0), (B, *event)."""
+    def sample_data(
+        self,
+        z: Tensor,
+        predict: Predict,
+        generator: Generator | None,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """x ~ p(x | z_0), (B, *event), of the components of tables those that are `allowed`."""
         t = z.new_zeros(len(z))
-        mean = z / self.schedule.alpha(t)[:, None] if self.units.discrete else predict(z, t).x0
+        mean = z / self.schedule.alpha(t)[:, None]
+        if not self.units.discrete:
+            mean = torch.where(self.units.continuous, predict(z, t).x0, mean)
         deviation = torch.exp(-0.5 * self.schedule.log_snr(t))[:, None]
-        return self.units.to_data(mean + deviation * noise_like(z, generator))
+        return self.units.sample(mean, deviation, noise_like(z, generator), allowed)
 
     @torch.no_grad()
     def complete(
@@ -203,24 +215,24 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     ) -> Tensor:
         """With `noise` or `edit` every entry is sampled anew, starting from the given rows."""
         settings, observed = self.sampling_options(options), batch.observed_mask
-        predict = guided_predictor(self, batch.given, len(batch), settings)
+        allowed = self.units.allowed(observed)
+        predict = guided_predictor(self, batch.given, len(batch), settings, allowed)
         if settings.noise or settings.edit:
             path = self.denoising_path(batch, predict, settings, generator)
             return [*self.decode_path(path, predict, generator)][-1]
-        typical = self.units.to_data(torch.zeros_like(self.units.scale)[None])
-        y = self.units.to_units(torch.where(observed, batch.x, typical.to(batch.x)))
+        y = self.units.to_units(torch.where(observed, batch.x, self.units.typical.to(batch.x)))
         times = settings.sampler.build().times(self.schedule, y, 1.0, self.steps)
         path = repaint(
             predict,
             self.schedule,
             times,
             y,
-            observed.reshape(y.shape),
+            self.units.expand_mask(observed),
             settings.resamples,
             settings.jump_length,
             generator,
         )
-        *_, x = self.decode_path(path, predict, generator)
+        *_, x = self.decode_path(path, predict, generator, allowed)
         return torch.where(observed, batch.x.to(x), x)
 
     def denoising_path(
@@ -238,16 +250,28 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
                 "noise and edit expect rows without missing entries, found some; "
                 "complete them first"
             )
-        x = batch.x.reshape(len(batch), -1).to(self.units.scale)
-        y = (x - self.units.shift) / self.units.scale
         sampler: Sampler = options.sampler.build()
         if options.edit:
+            y = self.noisy_units(batch.x)
             z, t = add_noise(self.schedule, y, options.edit, self.steps, generator)
             return sampler.sample(predict, self.schedule, z, generator, t, self.steps)
-        deviation = options.noise / self.units.scale
+        if not isinstance(self.units, Units):
+            raise UsageError(
+                f"noise={options.noise:g} expects numbers that have noise, found {self.space}; "
+                "use edit, or complete without noise"
+            )
+        y, deviation = self.noisy_units(batch.x), options.noise / self.units.scale
         z, t = match_noise_level(self.schedule, y, deviation, self.steps, generator)
         times = sampler.times(self.schedule, z, t, self.steps)
         return ancestral_path(predict, self.schedule, times, z, generator)
+
+    def noisy_units(self, x: Tensor) -> Tensor:
+        """Rows that may be noisy in standardised units, (B, D), unchecked; of tables their
+        vectors."""
+        if not isinstance(self.units, Units):
+            return self.units.to_units(x)
+        x = x.reshape(len(x), -1).to(self.units.scale)
+        return (x - self.units.shift) / self.units.scale
 
     def sampling_options(self, options: BaseConfig | None) -> SamplingConfig:
         options = options or self.SamplingConfig()

@@ -1,11 +1,19 @@
 r"""Standardised units of the data, and the last step from z_0 to what is observed.
 
-Noise is added to $y = (x - \text{mean}) / \text{scale}$. At t = 0 a normal distribution with
-mean m and standard deviation $s = \sigma_0/\alpha_0$ is left:
+Noise is added to $y = (x - \text{mean}) / \text{scale}$, and for tables to the vector y(x) of a
+row (`RowEmbedding`). At t = 0 a normal distribution with mean m and standard deviation
+$s = \sigma_0/\alpha_0$ is left:
 
 reals    $\log p(x | z_0) = \log N(y; m, s^2) - \log \text{scale}$;
 levels   $P(x | z_0) = \Phi((y + h - m)/s) - \Phi((y - h - m)/s)$ with h half the distance of two
-         levels; the first and the last level take the tails, so that it sums to one.
+         levels; the first and the last level take the tails, so that it sums to one;
+tables   $P(k | z_0) \propto \pi_k\, N(z_0; \alpha e_k, \sigma^2 I)$ over the components of a
+         column with points $e_k$ (names, runs of counts, states of a real), times the density
+         $N(g(x); m, s^2)\, g'(x)$ of a number, and the probability of a count in its run.
+
+A cell without a number has y = 0 in the dimension of its number, whose density does not count
+there: $p(x | z_0)$ still sums and integrates to one over x, so that the bound holds, and a
+denoiser that knows the state predicts 0 there at no cost.
 
 The entrywise denoiser estimates each entry from its own noisy value alone. With frequencies
 $\pi_k$ of its levels $y_k$ in the training rows, the posterior
@@ -14,16 +22,26 @@ s(z); for reals, taken as N(0, 1), these are $\alpha z / (\alpha^2 + \sigma^2)$ 
 $\sigma / \sqrt{\alpha^2 + \sigma^2}$. A network that predicts the residual,
 $\hat x = m(z) + s(z) f$, is the distribution of independent entries at initialisation, learns
 only their dependence, and has no effect where an entry is certain.
+
+For tables the residual is that of the logits:
+$p_k \propto \pi_k\, N(z; \alpha e_k, \sigma^2 I)\, e^{f_k}$ and $\hat x = \sum_k p_k e_k$. Since
+$p(k | z) \propto p(z_{own} | k)\, p(k | z_{others})$, the network learns how a cell depends on the
+other columns. A number has $p_{number}\, (m(z) + s(z) f)$; as it is N(0, 1), and 0 where there is
+none, its dimension is evidence of the state too.
 """
 
 from __future__ import annotations
 
+import abc
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ...core.space import Space
+from ...prob.row_embedding import NAME_DISTANCE, TABLE_KINDS, RowEmbedding
 from .._ordering import check_codes
 
 MIN_LEVEL_SCALE = 0.3
@@ -40,42 +58,151 @@ MIN_VARIANCE = 1e-12
 """Smallest variance, so that the gradient of its square root is finite."""
 
 
-class Units(nn.Module):
-    """x (B, *event) to y (B, D) and back."""
+class EventUnits(nn.Module, abc.ABC):
+    """x (B, *event) to y (B, width) and back."""
+
+    continuous: Tensor  # (width,): which dimensions hold numbers with a density
+    width: int
+    discrete: bool  # whether none of them does
+
+    def fit(self, x: Tensor) -> None:
+        """Fit what is learned of training rows (B, *event) before the first step."""
+
+    @property
+    @abc.abstractmethod
+    def like(self) -> Tensor:
+        """A tensor of the type and the device of the units."""
+
+    @abc.abstractmethod
+    def to_units(self, x: Tensor) -> Tensor:
+        """y (B, width) of x (B, *event)."""
+
+    def detail(self, x: Tensor) -> Tensor:
+        """log p(x | y) (B,) of what y does not hold of x."""
+        return self.like.new_zeros(len(x))
+
+    @abc.abstractmethod
+    def to_data(self, y: Tensor) -> Tensor:
+        """The event (B, *event) nearest to y (B, width)."""
+
+    @abc.abstractmethod
+    def sample(
+        self, mean: Tensor, deviation: Tensor, noise: Tensor, allowed: Tensor | None = None
+    ) -> Tensor:
+        """x ~ p(x | z_0) (B, *event) from normal noise, for mean and noise (B, width) and
+        deviation (B, 1); of the components of tables, only those that are `allowed`."""
+
+    @abc.abstractmethod
+    def clamp(self, y: Tensor) -> Tensor:
+        """y clamped to the range of discrete data; numbers with a density are unchanged."""
+
+    @abc.abstractmethod
+    def log_prob(self, y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+        """log p(x | z_0) - detail(x) in the units of the data, (B,), for y and mean (B, width),
+        deviation (B, 1) or ()."""
+
+    def numbers_in(self, y: Tensor) -> Tensor:
+        """Which dimensions of y (B, width) hold a number with a density."""
+        return self.continuous.expand_as(y)
+
+    @abc.abstractmethod
+    def expand_mask(self, observed: Tensor) -> Tensor:
+        """The mask of the entries (B, *event) as one of the dimensions, (B, width)."""
+
+    def allowed(self, observed: Tensor) -> Tensor | None:
+        """The components (B, components) of rows whose unknown cells are not empty; None where
+        no cell can be."""
+        return None
+
+    @property
+    @abc.abstractmethod
+    def typical(self) -> Tensor:
+        """An event inside the data, (1, *event)."""
+
+    @abc.abstractmethod
+    def denoiser(self) -> OwnDenoiser:
+        """The estimate of each entry by its own noisy value alone."""
+
+    @abc.abstractmethod
+    def network_space(self, residual: bool) -> Space:
+        """The space of what the network reads and writes."""
+
+
+def units_of(space: Space) -> EventUnits:
+    """The units of the data: embedded rows for tables, else standardised numbers."""
+    return TableUnits(space) if space.kind in TABLE_KINDS else Units(space)
+
+
+@dataclass(frozen=True)
+class FirstEstimate:
+    """What the network reads of an estimate by the own values, and how it refines it."""
+
+    z: Tensor  # (B, W): its first input
+    guess: Tensor | None  # (B, W): its second input
+    refine: Callable[[Tensor], Tensor]  # network output (B, W) to x (B, width)
+
+
+class OwnDenoiser(nn.Module, abc.ABC):
+    """An estimate of each entry from its own noisy value."""
+
+    gives_guess = True
+    """Whether the network reads its estimate as a second input."""
+
+    @abc.abstractmethod
+    def fit(self, y: Tensor) -> None:
+        """Set frequencies from training rows (B, width)."""
+
+    @abc.abstractmethod
+    def estimate(
+        self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
+    ) -> FirstEstimate:
+        """For z (B, width), alpha and sigma (B, 1), and the components that tables may have."""
+
+
+class Units(EventUnits):
+    """y = (x - mean) / scale of reals, levels and binary values."""
 
     shift: Tensor
     scale: Tensor
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        self.space, self.discrete = space, space.kind != "real"
+        self.space, self.discrete, self.width = space, space.kind != "real", space.dims
         self.top = (1 if space.kind == "binary" else space.size - 1) if self.discrete else 0
         scale = space.spread("scale").flatten()
         scale = scale.clamp_min(MIN_LEVEL_SCALE) if self.discrete else scale
         self.register_buffer("shift", space.spread("mean").flatten().clone(), persistent=False)
         self.register_buffer("scale", scale.clone(), persistent=False)  # (D,)
+        continuous = torch.full((space.dims,), not self.discrete)
+        self.register_buffer("continuous", continuous, persistent=False)
 
-    def to_units(self, x: Tensor) -> Tensor:  # (B, *event) -> (B, D)
+    @property
+    def like(self) -> Tensor:
+        return self.scale
+
+    def to_units(self, x: Tensor) -> Tensor:
         x = x.reshape(len(x), -1).to(self.scale.dtype)
         check_codes("diffusion", self.space, x)
         return (x - self.shift) / self.scale
 
-    def to_data(self, y: Tensor) -> Tensor:  # (B, D) -> (B, *event)
+    def to_data(self, y: Tensor) -> Tensor:
         x = self.shift + self.scale * y
         if self.discrete:
             x = x.round().clamp(0, self.top) + 0.0  # turns -0 into 0
         return x.reshape(len(y), *self.space.shape)
 
+    def sample(
+        self, mean: Tensor, deviation: Tensor, noise: Tensor, allowed: Tensor | None = None
+    ) -> Tensor:
+        return self.to_data(mean + deviation * noise)
+
     def clamp(self, y: Tensor) -> Tensor:
-        """y clamped to the range of the levels; reals are unchanged."""
         if not self.discrete:
             return y
         low, high = -self.shift / self.scale, (self.top - self.shift) / self.scale
         return y.clamp(low, high)
 
     def log_prob(self, y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-        """log p(x | z_0) in the units of the data, (B,), for y and mean (B, D), deviation (B, 1)
-        or ()."""
         if not self.discrete:
             normal = -0.5 * ((y - mean) / deviation).square() - deviation.log() - self.scale.log()
             return (normal - 0.5 * math.log(2 * math.pi)).sum(1)
@@ -83,6 +210,120 @@ class Units(nn.Module):
         below = torch.where(x <= 0, -torch.inf, (y - half - mean) / deviation)
         above = torch.where(x >= self.top, torch.inf, (y + half - mean) / deviation)
         return log_normal_interval(below, above).sum(1)
+
+    def expand_mask(self, observed: Tensor) -> Tensor:
+        return observed.reshape(len(observed), -1)
+
+    @property
+    def typical(self) -> Tensor:
+        return self.to_data(torch.zeros_like(self.scale)[None])
+
+    def denoiser(self) -> OwnDenoiser:
+        return EntrywiseDenoiser(self.space, self)
+
+    def network_space(self, residual: bool) -> Space:
+        return self.space
+
+
+class TableUnits(EventUnits):
+    """The vectors of rows of a table; `rows.components` components in all."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.space, self.rows = space, RowEmbedding(space)
+        self.width, self.discrete = self.rows.width, not self.rows.reals
+        continuous = torch.zeros(self.width, dtype=torch.bool)
+        continuous[self.rows.number_axes] = True
+        self.register_buffer("continuous", continuous, persistent=False)
+
+    @property
+    def like(self) -> Tensor:
+        return self.rows.points
+
+    def fit(self, x: Tensor) -> None:
+        self.rows.fit(self.flat(x))
+
+    def flat(self, x: Tensor) -> Tensor:
+        return x.reshape(len(x), -1).to(self.like.dtype)
+
+    def event(self, x: Tensor) -> Tensor:
+        x = x.reshape(len(x), *self.space.shape)
+        return x.long() if self.space.kind == "label" else x
+
+    def to_units(self, x: Tensor) -> Tensor:
+        y: Tensor = self.rows(self.flat(x))
+        return y
+
+    def detail(self, x: Tensor) -> Tensor:
+        return self.rows.detail(self.flat(x))
+
+    def to_data(self, y: Tensor) -> Tensor:
+        cells = self.rows.nearest(y)
+        return self.event(self.rows.decode(cells, y, torch.full_like(cells, 0.5, dtype=y.dtype)))
+
+    def sample(
+        self, mean: Tensor, deviation: Tensor, noise: Tensor, allowed: Tensor | None = None
+    ) -> Tensor:
+        logits = self.rows.evidence(mean, torch.ones_like(deviation), deviation)
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, -torch.inf)
+        uniform = torch.special.ndtr(noise)[:, self.choice_axes]
+        cells, left = self.rows.choose(self.rows.softmax(logits), uniform)
+        return self.event(self.rows.decode(cells, mean + deviation * noise, left))
+
+    @property
+    def choice_axes(self) -> Tensor:
+        """The dimension of each column whose noise chooses its component, (D,): not that of a
+        number, unless there is nothing to choose."""
+        sizes = torch.tensor(self.rows.sizes, device=self.rows.first_axis.device)
+        first = self.rows.first_axis
+        return first + (self.continuous[first] & (sizes > 1)).long()
+
+    def clamp(self, y: Tensor) -> Tensor:
+        own = self.rows.column[:, None] == self.rows.axis_column
+        low = torch.where(own, self.rows.points, torch.inf).amin(0)
+        high = torch.where(own, self.rows.points, -torch.inf).amax(0)
+        return torch.where(self.continuous, y, y.clamp(low, high))
+
+    def log_prob(self, y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+        deviation = deviation.expand(len(y), 1)
+        cells = self.rows.nearest(y)
+        logits = self.rows.evidence(mean, torch.ones_like(deviation), deviation)
+        total = self.rows.log_softmax(logits).gather(1, cells).sum(1)
+        apart = (y - mean) / deviation
+        normal = -0.5 * apart.square() - deviation.log() - 0.5 * math.log(2 * math.pi)
+        return total + torch.where(self.numbers_in(y), normal, 0.0).sum(1)
+
+    def numbers_in(self, y: Tensor) -> Tensor:
+        here = self.rows.nearest(y)[:, self.rows.axis_column] == self.rows.first_component
+        return here & self.continuous
+
+    def expand_mask(self, observed: Tensor) -> Tensor:
+        return observed.reshape(len(observed), -1)[:, self.rows.axis_column]
+
+    @property
+    def typical(self) -> Tensor:
+        return self.event(self.rows.typical)
+
+    def allowed(self, observed: Tensor) -> Tensor | None:
+        if not bool(self.rows.empty.any()):
+            return None
+        known = observed.reshape(len(observed), -1)[:, self.rows.column]
+        return known | ~self.rows.empty
+
+    def denoiser(self) -> OwnDenoiser:
+        return ColumnDenoiser(self)
+
+    def network_space(self, residual: bool) -> Space:
+        """Vectors of the noisy row, with the probability of each component beside it."""
+        more = self.rows.components if residual else 0
+        return Space(
+            kind="real",
+            shape=(self.width + more,),
+            name=self.space.name,
+            rows=self.space.rows,
+            given=self.space.given,
+        )
 
 
 def log_normal_interval(a: Tensor, b: Tensor) -> Tensor:
@@ -97,6 +338,10 @@ def log_normal_interval(a: Tensor, b: Tensor) -> Tensor:
 
 def max_log_snr(space: Space) -> float:
     """The log-SNR at t = 0 at which neighbouring levels are separated; a constant for reals."""
+    if space.kind in TABLE_KINDS:
+        named = all(part.kind in ("binary", "label") for part in space.parts)
+        apart = 2 * math.log(NOISE_STDS_PER_LEVEL / NAME_DISTANCE)
+        return round(apart, 1) if named else REAL_MAX_LOG_SNR
     if space.kind == "real":
         return REAL_MAX_LOG_SNR
     scale = space.spread("scale").clamp_min(MIN_LEVEL_SCALE).max().item()
@@ -111,7 +356,7 @@ def feature_half_period(space: Space) -> Tensor:
     return 1 / space.spread("scale").flatten().clamp_min(MIN_LEVEL_SCALE)
 
 
-class EntrywiseDenoiser(nn.Module):
+class EntrywiseDenoiser(OwnDenoiser):
     """Mean and standard deviation of each entry given its own noisy value, each (B, D)."""
 
     log_frequencies: Tensor
@@ -125,7 +370,6 @@ class EntrywiseDenoiser(nn.Module):
 
     @torch.no_grad()
     def fit(self, y: Tensor) -> None:
-        """Set the frequencies of the levels from training rows (B, D)."""
         if not self.units.discrete:
             return
         codes = (self.units.shift + self.units.scale * y).round().long()
@@ -134,6 +378,13 @@ class EntrywiseDenoiser(nn.Module):
         overall = counts.sum(0) + 1
         counts += PSEUDO_ROWS * overall / overall.sum()
         self.log_frequencies.copy_((counts / counts.sum(1, keepdim=True)).log())
+
+    def estimate(
+        self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
+    ) -> FirstEstimate:
+        mean, deviation = self(z, alpha, sigma)
+        spread = (alpha.square() + sigma.square()).sqrt()
+        return FirstEstimate(z / spread, mean, lambda out: mean + deviation * out)
 
     def forward(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         if not self.units.discrete:
@@ -146,3 +397,39 @@ class EntrywiseDenoiser(nn.Module):
         mean = (posterior * levels).sum(2)
         square = (posterior * (levels - mean[..., None]).square()).sum(2)
         return mean, square.clamp_min(MIN_VARIANCE).sqrt()
+
+
+class ColumnDenoiser(OwnDenoiser):
+    """The components of each column given its own noisy point, and the mean of its number."""
+
+    gives_guess = False
+
+    def __init__(self, units: TableUnits) -> None:
+        super().__init__()
+        self.owner = (units,)  # a tuple, since the model has the units as a part already
+
+    def fit(self, y: Tensor) -> None:
+        """The embedding, which is fitted before, holds the shares."""
+
+    def estimate(
+        self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
+    ) -> FirstEstimate:
+        rows, square = self.owner[0].rows, alpha.square() + sigma.square()
+        logits = rows.evidence(z, alpha, sigma)
+        number = z[:, rows.number_axes]
+        # N(z; 0, alpha^2 + sigma^2) of a number over N(z; 0, sigma^2) of none
+        ratio = 0.5 * number.square() * (1 / sigma.square() - 1 / square)
+        ratio = ratio + (sigma.square() / square).log() / 2
+        logits = logits.index_add(1, rows.number_components, ratio)
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, -torch.inf)
+
+        def refine(out: Tensor) -> Tensor:
+            residual, more = out.split([rows.width, rows.components], 1)
+            weight = rows.softmax(logits + more)
+            mean = alpha * number / square + sigma / square.sqrt() * residual[:, rows.number_axes]
+            mean = weight[:, rows.number_components] * mean
+            return (weight @ rows.points).index_add(1, rows.number_axes, mean)
+
+        inputs = torch.cat([z / square.sqrt(), rows.softmax(logits)], 1)
+        return FirstEstimate(inputs, None, refine)

@@ -28,6 +28,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import NoiseSchedule
+from ...prob.row_embedding import TABLE_KINDS
 from ._base import Diffusion, default_network, default_recipe, default_target
 from ._denoisers import MLPDenoiser
 from ._guidance import guided_predictor
@@ -166,15 +167,18 @@ class DDPM(Diffusion):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        schedule = NoiseSchedule.Config(high=max_log_snr(space))
-        config = cls.Config(
-            net=default_network(space), target=default_target(space), schedule=schedule
-        )
+        net, target, high = default_network(space), default_target(space), max_log_snr(space)
+        if space.kind in TABLE_KINDS:  # names and fine numbers are resolved at different times
+            schedule = NoiseSchedule.Config(shape="logsnr", high=high)
+            config = cls.Config(net=net, target=target, schedule=schedule, weight="elbo")
+        else:
+            config = cls.Config(net=net, target=target, schedule=NoiseSchedule.Config(high=high))
         return Defaults(config, default_recipe(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
             net=MLPDenoiser.Config(width=32, depth=2),
+            target="residual" if space.kind in TABLE_KINDS else "velocity",
             schedule=NoiseSchedule.Config(high=max_log_snr(space)),
         )

@@ -24,13 +24,13 @@ from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import NoiseSchedule
+from ...prob.row_embedding import TABLE_KINDS
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
-from ._base import Diffusion, default_network, default_recipe
+from ._base import Diffusion, NetworkTarget, default_network, default_recipe
 from ._conditioning import Conditioning
 from ._denoisers import MLPDenoiser
 from ._guidance import guided_predictor
 from ._likelihood import alpha_sigma_columns
-from ._parameterisation import Target
 from ._samplers import Langevin, Sampler
 from ._units import max_log_snr
 
@@ -42,8 +42,9 @@ class ScoreSDE(Diffusion):
 
     class Config(Diffusion.Config):
         tag = "model/diffusion.score_sde"
-        target: Target = "score"
-        """What the network predicts; each determines the others."""
+        target: NetworkTarget = "score"
+        """What the network predicts; each determines the others. For tables residual: what the
+        own noisy value of a cell does not determine of its logits."""
         objective: Literal["denoising", "implicit", "sliced"] = "denoising"
         """Score matching: error of the noise (denoising), trace of the score's Jacobian plus its
         squared norm (implicit), or the same with an estimated trace (sliced)."""
@@ -111,13 +112,23 @@ class ScoreSDE(Diffusion):
         schedule = NoiseSchedule.Config(
             shape="logsnr", family="exploding", high=max_log_snr(space)
         )
-        return Defaults(
-            cls.Config(net=default_network(space), schedule=schedule), default_recipe(space)
+        config = cls.Config(
+            net=default_network(space), target=score_target(space), schedule=schedule
         )
+        return Defaults(config, default_recipe(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         schedule = NoiseSchedule.Config(
             shape="logsnr", family="exploding", high=max_log_snr(space)
         )
-        return cls.Config(net=MLPDenoiser.Config(width=32, depth=2), schedule=schedule)
+        return cls.Config(
+            net=MLPDenoiser.Config(width=32, depth=2),
+            target=score_target(space),
+            schedule=schedule,
+        )
+
+
+def score_target(space: Space) -> NetworkTarget:
+    """The score, and for tables the residual, from which the score follows."""
+    return "residual" if space.kind in TABLE_KINDS else "score"

@@ -159,7 +159,10 @@ class VDM(Diffusion):
     def loss(self, batch: Batch) -> Losses:
         """The three terms of the bound, each by one sample of time and noise per row."""
         y = self.to_units(batch)
-        inputs = LikelihoodInputs(self.predict_at, self.schedule, self.units, y, batch.rows, 0)
+        detail = self.units.detail(batch.x)
+        inputs = LikelihoodInputs(
+            self.predict_at, self.schedule, self.units, y, batch.rows, 0, detail=detail
+        )
         return {
             "prior": prior_kl(self.schedule, y),
             "reconstruction": self.reconstruction_loss(inputs),
@@ -189,7 +192,8 @@ class VDM(Diffusion):
         if self.units.discrete:
             return reconstruction(inputs, torch.randn_like(y))
         s = torch.exp(-0.5 * self.schedule.ends[0])
-        return 0.5 * y.shape[1] - self.units.log_prob(y, y, s)
+        known = self.units.log_prob(y, y, s) + inputs.detail
+        return 0.5 * int(self.units.continuous.sum()) - known
 
     def diffusion_loss(self, batch: Batch, y: Tensor) -> Tensor:
         """One sample of the diffusion term, (B,)."""

@@ -18,12 +18,13 @@ from ...prob.bijections.elementwise import ActNorm
 from ._base import Flow
 from ._completion import CompletableFlow
 from ._coupling import UnivariateMapConfig, default_components, small_data_train_config
+from ._tables import SMALLEST_TABLE_NET, TableConfig, default_table_net
 
 
 class AutoregressiveFlow(CompletableFlow):
     """K masked maps, each followed by a scaling; every other one reverses the order of entries."""
 
-    class Config(Flow.Config, UnivariateMapConfig):
+    class Config(Flow.Config, UnivariateMapConfig, TableConfig):
         layers: Annotated[int, Range(1, MAX_LAYERS)] = 5
         """Number of masked maps."""
         net: MaskedMLP.Config = MaskedMLP.Config(width=256)
@@ -63,9 +64,12 @@ class AutoregressiveFlow(CompletableFlow):
             net=net,
             kind="affine" if few or space.dims > 64 else "spline",
             components=default_components(space),
+            table_net=default_table_net(space),
         )
         return Defaults(config, small_data_train_config(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(layers=2, bins=4, net=MaskedMLP.Config(width=16, depth=1))
+        return cls.Config(
+            layers=2, bins=4, net=MaskedMLP.Config(width=16, depth=1), table_net=SMALLEST_TABLE_NET
+        )

@@ -8,6 +8,7 @@ $\log P(x) = \log \int_{[0, 1)^D} p(x + u) du \ge E_q \log \frac1k \sum_i p(x + 
 
 (Theis et al. 2016; Ho et al. 2019), a bound that rises with k. Uniform noise has q = 1; learned
 noise is a logistic-normal distribution of each entry whose parameters a network computes from x.
+Tables have coordinates and a first layer of their own (`_tables.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from ...prob.bijections.elementwise import Logit
 from ...prob.bijections.univariate import AffineMap
 from ...prob.distributions import log_mean_exp, normal_log_prob_rows
 from .._ordering import check_codes, check_no_missing
+from ._tables import TableConfig, TableUnits
 from ._units import data_units, value_limits
 
 INITIAL_NOISE_LOG_SCALE = 0.5
@@ -51,11 +53,7 @@ MAX_INIT_ELEMENTS = 2**17
 
 
 class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
-    """p(x | given) by an invertible map of N(0, I), or of N(mu(given), sigma(given)^2).
-
-    Labels of a table are dequantised as levels in the order of their codes; any order gives a
-    bound.
-    """
+    """p(x | given) by an invertible map of N(0, I), or of N(mu(given), sigma(given)^2)."""
 
     events = {"real", "binary", "levels", "counts", "columns"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -90,7 +88,8 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         self.ends = self.build_inner(self.conditions.width), self.build_outer()
         self.map = Compose(self.ends)
         low, high = value_limits(space)  # NaN for reals
-        self.discrete = not bool(low.isnan().all())
+        table = self.table
+        self.discrete = table.cells.has_states if table else not bool(low.isnan().all())
         self.register_buffer("low", low, persistent=False)  # (D,)
         self.register_buffer("high", high, persistent=False)
         self.features = Features(space) if self.discrete else None
@@ -107,8 +106,22 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         return Compose([conditional_base(context, self.space.dims), layers]) if context else layers
 
     def build_outer(self) -> Bijection:
-        """The map from standardised coordinates to the units of the data."""
-        return data_units(self.space, self.config.margin)
+        """The map from standardised coordinates to the units of the data, or for names, counts
+        and mixed numbers of a table to coordinates of their cells."""
+        if self.space.kind != "columns":
+            return data_units(self.space, self.config.margin)
+        assert isinstance(self.config, TableConfig), "expected a flow that takes tables"
+        return TableUnits(self.space.columns, self.config.table_net, self.context_width)
+
+    @property
+    def context_width(self) -> int:
+        """How many numbers of conditions the map reads."""
+        return self.conditions.width
+
+    @property
+    def table(self) -> TableUnits | None:
+        """The layer nearest to the data of a table."""
+        return self.outer if isinstance(self.outer, TableUnits) else None
 
     @abc.abstractmethod
     def build_layers(self, context: int) -> Bijection:
@@ -117,6 +130,9 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     @torch.no_grad()
     def initialise_from_data(self, batch: Batch) -> None:
+        if self.table:
+            check_no_missing(self.name, batch)
+            self.table.fit(self.flat(batch))
         batch = self.init_rows(batch)
         uniform = keyed_uniform(batch.rows, self.latent.shape) if self.discrete else None
         y, _ = self.dequantise(batch, uniform)
@@ -159,7 +175,8 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         return log_p if uniform is None else log_p - log_q
 
     def dequantise(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
-        """Dequantised rows y (B, D), and log q of their noise, 0 for uniform noise."""
+        """Dequantised rows y (B, D), and log q of their noise, 0 for uniform noise; of a table
+        log q of its coordinates."""
         check_no_missing(self.name, batch)
         x = self.flat(batch)
         if uniform is None:
@@ -168,21 +185,25 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         if self.space.kind in ("binary", "levels"):
             check_codes(self.name, self.space, x)
         if self.dequantiser is None:
-            return self.add_noise(x, uniform), 0.0
+            return self.move(x, uniform, 0.0)
         assert self.features is not None
         features, context = self.features(batch), self.context(batch.given, len(x))
         features = features if context is None else torch.cat([features, context], 1)
         normal = torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6))
         u, log_det = self.dequantiser(normal, features)
-        return self.add_noise(x, u), normal_log_prob_rows(normal) - log_det
+        return self.move(x, u, normal_log_prob_rows(normal) - log_det)
 
-    def add_noise(self, x: Tensor, u: Tensor) -> Tensor:
-        return torch.where(self.low.isnan(), x, x + u)
+    def move(self, x: Tensor, u: Tensor, log_q: Tensor | float) -> tuple[Tensor, Tensor | float]:
+        """y (B, D) at noise u of log-density log q, and log q of y."""
+        if self.table:
+            y, log_slopes = self.table.cells.place(x, u)
+            return y, log_q - log_slopes.sum(1)
+        return torch.where(self.low.isnan(), x, x + u), log_q
 
     def midpoints(self, batch: Batch) -> Tensor:
         """y (B, D) with discrete entries at the middle of their interval."""
         x = self.flat(batch)
-        return self.add_noise(x, torch.full_like(x, 0.5)) if self.discrete else x
+        return self.move(x, torch.full_like(x, 0.5), 0.0)[0] if self.discrete else x
 
     def sample_latent(
         self, n: int, options: BaseConfig | None, generator: Generator | None
@@ -208,12 +229,15 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        return self.to_data(self.inner(z, self.context(given or {}, len(z)))[0])
+        context = self.context(given or {}, len(z))
+        return self.to_data(self.inner(z, context)[0], context)
 
-    def to_data(self, w: Tensor) -> Tensor:
+    def to_data(self, w: Tensor, context: Tensor | None) -> Tensor:
         """Events at standardised coordinates (B, D), in the support of the data."""
-        y, _ = self.outer(w)
-        if self.discrete:
+        y, _ = self.outer(w, context)
+        if self.table:
+            y = self.table.cells.decode(y)
+        elif self.discrete:
             y = torch.where(self.low.isnan(), y, y.floor().clamp(self.low, self.high))
         return y.reshape(len(w), *self.space.shape)
 

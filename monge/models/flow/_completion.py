@@ -9,6 +9,12 @@ A chain starts at one of several samples of the flow, chosen by importance: w = 
 the weight $p(w_h, w_o) r(w_o') / p(w_h, w_o')$ for any density r, here a narrow Gaussian around
 the observed entries.
 
+Tables, whose density jumps between the cells of names, use iterated sampling importance
+resampling (Andrieu, Lee & Vihola 2018) instead: some of the missing columns, all of them at first,
+are sampled from the layer nearest to the data given the columns before and that they are not
+empty; known ones get new noise; the present row or one of several such candidates is chosen by
+importance.
+
 Continuous flows of many entries use RePaint (Lugmayr et al. 2022, for straight paths): from noise
 at t = 1 to data at t = 0 the velocity moves every entry, and the observed ones are put back at
 each time as $(1 - t) x_o + t z_o$. Each step is repeated several times, its end taken back to its
@@ -36,6 +42,7 @@ from ...prob.bijections.base import Bijection
 from ...prob.distributions import normal_log_prob_rows
 from ...prob.hmc import HamiltonianMonteCarlo, LogDensity
 from ._base import Flow
+from ._tables import TableUnits, log_normal
 
 PROPOSAL_SCALE = 0.5
 """Scale of the Gaussian around observed entries, in standardised coordinates."""
@@ -106,19 +113,96 @@ class MissingEntries:
         return s, self.log_p(w) + volume - logistic + near - log_q
 
 
+TABLE_CANDIDATES = 8
+"""Rows from which each move of the chain of a table chooses."""
+MAX_CHAIN_ROWS = 1024
+"""Rows of a table that are completed at a time."""
+
+
+@dataclass(frozen=True)
+class MissingColumns:
+    """The distribution of the missing columns of rows x (B, D) of a table, by the coordinates of
+    their cells, y (B, D)."""
+
+    inner: Bijection
+    table: TableUnits
+    x: Tensor  # with any valid value where a cell is missing
+    observed: Tensor  # (B, D)
+    context: Tensor | None
+    generator: Generator | None
+
+    def uniform(self) -> Tensor:
+        shape, device = self.x.shape, self.x.device
+        return torch.rand(shape, generator=self.generator, dtype=torch.float64, device=device)
+
+    def sample(self, moves: int) -> Tensor:
+        """Coordinates at the end of chains."""
+        missing, y = ~self.observed, torch.zeros_like(self.x)
+        log_q = y[:, 0]
+        for move in range(moves):
+            some = self.uniform() < 0.5
+            y, log_q = self.choose(y, log_q, missing & some if move % 2 else missing, move > 0)
+        return y
+
+    def choose(
+        self, y: Tensor, log_q: Tensor, fresh: Tensor, keeps: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The present rows, unless they are only a start, or candidates, by importance."""
+        rows = [(y, log_q)] if keeps else []
+        rows += [self.propose(y, fresh) for _ in range(TABLE_CANDIDATES - len(rows))]
+        states, noises = (torch.stack(each) for each in zip(*rows, strict=True))
+        weights = torch.stack([self.log_ratio(state, fresh) for state in states]) - noises
+        chances = weights.nan_to_num(nan=-math.inf).clamp_min(-1e30).T.softmax(1)
+        place = torch.multinomial(chances, 1, generator=self.generator)[:, 0]
+        index = place, torch.arange(len(place), device=place.device)
+        return states[index], noises[index]
+
+    def propose(self, y: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows with new noise in observed cells and `fresh` ones sampled given the columns before
+        and that they are not empty; and log q of the noise, (B,)."""
+        known, log_slopes = self.table.place(self.x, self.uniform())
+        y = torch.where(self.observed, known, y)
+        normal, empty = torch.special.ndtri(self.uniform()).to(y), self.table.cells.empty_cells()
+
+        def choose(i: int, log_p: Tensor) -> Tensor:
+            present = log_p.masked_fill(empty[i, : log_p.shape[1]], -torch.inf)
+            new, _ = self.table.step(i, present.log_softmax(-1), normal[:, i])
+            return torch.where(fresh[:, i], new, y[:, i])
+
+        log_q = -torch.where(self.observed, log_slopes, 0.0).sum(1)
+        return self.table.walk(len(y), self.context, choose), log_q
+
+    def log_ratio(self, y: Tensor, fresh: Tensor) -> Tensor:
+        """log p(y), without the density of what is `fresh` where it is sampled, (B,)."""
+        w, log_slopes, log_p = self.table.reweight(y, self.context)
+        z, log_det = self.inner.inverse(w, self.context)
+        empty = self.table.cells.empty_cells()
+        log_present = log_p.masked_fill(empty, -torch.inf).logsumexp(-1).to(w)
+        proposal = log_normal(w) + log_slopes - log_present
+        total = normal_log_prob_rows(z) + log_det + log_slopes.sum(1)
+        return total - torch.where(fresh, proposal, 0.0).sum(1)
+
+
 class CompletableFlow(Flow, CanComplete):
     """A flow whose coordinates belong to one entry each, so that missing ones can move alone."""
 
-    completion = (
-        "sampled by Hamiltonian Monte Carlo, whose limit is p(missing | observed); "
-        "moves=N makes the chain longer"
-    )
+    @property
+    def completion(self) -> str:  # type: ignore[override]
+        if self.table:
+            return (
+                "sampled by iterated importance resampling, whose limit is "
+                "p(missing | observed, not empty); moves=N makes the chain longer"
+            )
+        return (
+            "sampled by Hamiltonian Monte Carlo, whose limit is p(missing | observed); "
+            "moves=N makes the chain longer"
+        )
 
     class SamplingConfig(Flow.SamplingConfig):
         moves: Annotated[int, Range(2)] = 24
-        """Completion: moves of the Hamiltonian Monte Carlo chain; more reduce its bias."""
+        """Completion: moves of the chain; more reduce its bias."""
         leaps: Annotated[int, Range(1)] = 4
-        """Completion: leapfrog steps of a move; more go further."""
+        """Completion, except of tables: leapfrog steps of a move; more go further."""
 
     @torch.no_grad()
     def complete(
@@ -126,11 +210,38 @@ class CompletableFlow(Flow, CanComplete):
     ) -> Tensor:
         options = options or self.SamplingConfig()
         assert isinstance(options, CompletableFlow.SamplingConfig), "expected sampling options"
-        observed = batch.observed_mask.reshape(len(batch), -1)
-        missing = self.missing_entries(batch, observed)
-        start = missing.sample_start(self.coordinate_sampler(batch), generator)
-        x = self.to_data(missing.sample(start, options.moves, options.leaps, generator))
+        observed, context = (
+            batch.observed_mask.reshape(len(batch), -1),
+            self.context(batch.given, len(batch)),
+        )
+        if self.table:
+            x = self.complete_table(self.flat(batch), observed, context, options.moves, generator)
+        else:
+            missing = self.missing_entries(batch, observed)
+            start = missing.sample_start(self.coordinate_sampler(batch), generator)
+            w = missing.sample(start, options.moves, options.leaps, generator)
+            x = self.to_data(w, context)
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
+
+    def complete_table(
+        self,
+        x: Tensor,
+        observed: Tensor,
+        context: Tensor | None,
+        moves: int,
+        generator: Generator | None,
+    ) -> Tensor:
+        """Rows (B, D) whose missing cells are sampled, given that they are not empty."""
+        table = self.table
+        assert table is not None, "expected a table"
+        x = torch.where(observed, x, table.cells.any_value().to(x))
+        found = []
+        for rows in torch.arange(len(x), device=x.device).split(MAX_CHAIN_ROWS):
+            own = None if context is None else context[rows]
+            missing = MissingColumns(self.inner, table, x[rows], observed[rows], own, generator)
+            y, _ = table.units(missing.sample(moves))
+            found.append(table.cells.decode(y))
+        return torch.cat(found)
 
     def missing_entries(self, batch: Batch, observed: Tensor) -> MissingEntries:
         """The distribution of the entries of rows that are not observed (B, D)."""

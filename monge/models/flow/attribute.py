@@ -27,6 +27,7 @@ from ._base import Flow
 from ._completion import TransferFlow
 from ._coupling import CouplingStackConfig, coupling_stack, small_data_train_config
 from ._image import GlowSteps, count_halvings, image_shape
+from ._tables import SMALLEST_TABLE_NET, TableConfig, default_table_net
 
 EXTRAPOLATION_MARGIN = 1.0
 """By how many of its training ranges a numeric attribute may leave that range."""
@@ -39,7 +40,7 @@ class AttributeFlow(TransferFlow):
     and a map of unbounded scale cannot be inverted numerically.
     """
 
-    class Config(Flow.Config, CouplingStackConfig):
+    class Config(Flow.Config, CouplingStackConfig, TableConfig):
         tag = "model/flow.attribute"
         levels: Annotated[int, Range(0)] = 0
         """Images: number of resolutions; 0 takes as many as the size allows, at most three."""
@@ -120,13 +121,21 @@ class AttributeFlow(TransferFlow):
                 net=net,
                 steps=8 if large else 6,
                 width=96 if large else 48,
+                table_net=default_table_net(space),
             ),
             train_config,
         )
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(layers=2, bins=4, steps=2, width=8, net=MLP.Config(width=16, depth=1))
+        return cls.Config(
+            layers=2,
+            bins=4,
+            steps=2,
+            width=8,
+            net=MLP.Config(width=16, depth=1),
+            table_net=SMALLEST_TABLE_NET,
+        )
 
 
 def check_attribute(name: str, part: Space, value: Tensor) -> None:
@@ -140,7 +149,8 @@ def check_attribute(name: str, part: Space, value: Tensor) -> None:
         else:
             size = 2 if space.kind == "binary" else space.size
             low, high, margin = 0, size - 1, 0.0
-        outside = ~((column >= low - margin) & (column <= high + margin))  # true of NaN
+        inside = (column >= low - margin) & (column <= high + margin)  # false of NaN
+        outside = ~(inside | space.empty(column))
         if bool(outside.any()):
             worst = float(column[outside].flatten()[0])
             title = name if space.name in ("", name) else f"{space.name} of {name}"

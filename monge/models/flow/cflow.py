@@ -38,6 +38,7 @@ from ._base import Flow
 from ._completion import TransferFlow
 from ._coupling import CouplingStackConfig, coupling_layer, mixing_layers, small_data_train_config
 from ._image import CouplingConvNet, count_halvings, flatten_channels_last
+from ._tables import SMALLEST_TABLE_NET, TableConfig, TableUnits, default_table_net
 from ._units import data_units, value_limits
 
 
@@ -136,7 +137,7 @@ class CFlow(TransferFlow):
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
     is_predictor = True
 
-    class Config(Flow.Config, CouplingStackConfig):
+    class Config(Flow.Config, CouplingStackConfig, TableConfig):
         tag = "model/flow.cflow"
         noise: Literal["uniform"] = "uniform"
         """Dequantisation noise."""
@@ -164,13 +165,23 @@ class CFlow(TransferFlow):
         super().__init__(config, space)
         given = space.given[self.source]
         self.conditions = Conditions(Space(kind="real", given=rest))
-        self.other = Compose([self.ladder_of(given), data_units(given, config.margin)])
+        units = (
+            TableUnits(given.columns)
+            if given.kind == "columns"
+            else data_units(given, config.margin)
+        )
+        self.other = Compose([self.ladder_of(given), units])
         self.register_buffer(
             "source_discrete", ~value_limits(given)[0].isnan(), persistent=False
-        )  # (D_a,)
+        )  # (D_a,), false for columns
 
     def build_inner(self, context: int) -> Bijection:
         return self.build_layers(context)
+
+    @property
+    def context_width(self) -> int:
+        """The states of the flow of a at the depths of all couplings."""
+        return self.config.layers * (self.space.given[self.source].dims + self.extra)
 
     def build_layers(self, context: int) -> Bijection:
         given = self.space.given[self.source]
@@ -202,25 +213,36 @@ class CFlow(TransferFlow):
     def encode_source(self, ready: Given, n: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
         """What the couplings read of a, and log p(a), (n,), with a dequantised by noise."""
         ladder, units = self.other.each()
-        a, units_log_det = units.inverse(self.dequantise_source(ready[self.source], uniform))
+        y, log_q = self.dequantise_source(ready[self.source], uniform)
+        a, units_log_det = units.inverse(y)
         conditions = self.conditions(ready, n)
         states, (z, log_det) = ladder.inverse_with_inputs(a, conditions)  # type: ignore[operator]
-        return states, normal_log_prob_rows(z) + log_det + units_log_det
+        return states, normal_log_prob_rows(z) + log_det + units_log_det - log_q
 
-    def dequantise_source(self, part: Batch, uniform: Tensor | None) -> Tensor:
-        """a (B, D_a) with discrete entries at the middle of their interval, or moved by noise."""
+    def dequantise_source(
+        self, part: Batch, uniform: Tensor | None
+    ) -> tuple[Tensor, Tensor | float]:
+        """a (B, D_a) with discrete entries at the middle of their interval, or moved by noise, and
+        log q of that."""
         a = part.x.reshape(len(part), -1).to(self.low.dtype)
-        return torch.where(self.source_discrete, a + (0.5 if uniform is None else uniform), a)
+        u = torch.full_like(a, 0.5) if uniform is None else uniform
+        units = self.other.each()[1]
+        if isinstance(units, TableUnits):
+            y, log_slopes = units.cells.place(a, u)
+            return y, -log_slopes.sum(1)
+        return torch.where(self.source_discrete, a + u, a), 0.0
 
     @torch.no_grad()
     def initialise_from_data(self, batch: Batch) -> None:
-        batch = self.init_rows(batch)
+        whole, batch = batch, self.init_rows(batch)
         ready = broadcast_conditions(batch.given, self.space, len(batch))
         noise = keyed_uniform(batch.rows, (len(self.source_discrete),)).to(self.low)
-        self.other.initialise_from_data(
-            self.dequantise_source(ready[self.source], noise), self.conditions(ready, len(batch))
-        )
-        super().initialise_from_data(batch)
+        units = self.other.each()[1]
+        if isinstance(units, TableUnits):
+            units.fit(ready[self.source].x.to(self.low))
+        a, _ = self.dequantise_source(ready[self.source], noise)
+        self.other.initialise_from_data(a, self.conditions(ready, len(batch)))
+        super().initialise_from_data(whole)
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(b | a) - log p(a), with an optional cycle loss of the code 0."""
@@ -228,12 +250,12 @@ class CFlow(TransferFlow):
         ready = broadcast_conditions(batch.given, self.space, n)
         noise = torch.rand(n, len(self.source_discrete)).to(self.low)
         states, log_p = self.encode_source(ready, n, noise)
-        y, _ = self.dequantise(batch, torch.rand_like(flat) if self.discrete else None)
+        y, log_q = self.dequantise(batch, torch.rand_like(flat) if self.discrete else None)
         z, log_det = self.map.inverse(y, states)
-        losses = {"nll": -(normal_log_prob_rows(z) + log_det), "other": -log_p}
+        losses = {"nll": log_q - (normal_log_prob_rows(z) + log_det), "other": -log_p}
         if self.config.cycle:
             found, _ = self.inner(torch.zeros_like(flat), states)
-            wanted, _ = self.outer.inverse(self.midpoints(batch))
+            wanted, _ = self.outer.inverse(self.midpoints(batch), states)
             losses["cycle"] = self.config.cycle * (found - wanted).abs().mean(1)
         return losses
 
@@ -286,13 +308,20 @@ class CFlow(TransferFlow):
                 steps=6 if large else 4,
                 source_width=32,
                 width=64 if large else 48,
+                table_net=default_table_net(space),
             ),
             train_config,
         )
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(layers=2, steps=2, width=8, net=MLP.Config(width=16, depth=1))
+        return cls.Config(
+            layers=2,
+            steps=2,
+            width=8,
+            net=MLP.Config(width=16, depth=1),
+            table_net=SMALLEST_TABLE_NET,
+        )
 
 
 def source_condition(space: Space) -> str:

@@ -42,6 +42,7 @@ from .._ordering import check_no_missing
 from ._base import Flow, importance_bound
 from ._completion import CompletableFlow, repaint
 from ._continuous import PAIRINGS, ContinuousBijection, SolverOptions, even_times
+from ._tables import SMALLEST_TABLE_NET, TableConfig, TableUnits, default_table_net
 
 MIN_SOLVER_EVALS = 16
 """Network evaluations that an adaptive solver needs at least for events of many entries."""
@@ -57,7 +58,7 @@ class CNF(CompletableFlow, CanStream):
     since the mean of exponentials of estimates is biased).
     """
 
-    class Config(Flow.Config):
+    class Config(Flow.Config, TableConfig):
         tag = "model/flow.cnf"
         net: MLP.Config = MLP.Config(width=256, depth=3)
         """MLP of the velocity."""
@@ -82,7 +83,7 @@ class CNF(CompletableFlow, CanStream):
 
     class SamplingConfig(CompletableFlow.SamplingConfig, SolverOptions):
         moves: Annotated[int, Range(2)] = 12
-        """Completion: moves of the Hamiltonian Monte Carlo chain; more reduce its bias."""
+        """Completion: moves of the chain; more reduce its bias."""
 
     class LikelihoodConfig(Flow.LikelihoodConfig, SolverOptions):
         trace: Literal["auto", "exact", "hutchinson"] = "auto"
@@ -113,7 +114,7 @@ class CNF(CompletableFlow, CanStream):
     def build_outer(self) -> Bijection:
         """Logits of levels are standardised, since flow matching pairs them with N(0, I)."""
         units = super().build_outer()
-        if isinstance(units, Standardise):
+        if isinstance(units, Standardise | TableUnits):
             return units
         return Compose([ActNorm(self.space.dims, learned=False), units])
 
@@ -149,15 +150,22 @@ class CNF(CompletableFlow, CanStream):
         """Flow matching: |v(x_t, t) - (z - x)|^2; or the negative log-likelihood by the solver."""
         y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         if self.config.objective == "matching":
-            return {"matching": self.matching_loss(y, self.context(batch.given, len(y)))}
+            return self.matching_losses(y, log_q, self.context(batch.given, len(y)))
         seed = int(torch.randint(2**62, ()))
         probes = self.probes(torch.arange(len(y), device=y.device), "auto", 1, seed)
         log_p = self.log_density(y, batch, self.solver(self.config), probes)
         return {"nll": -(log_p.mean(1) - log_q)}
 
-    def matching_loss(self, y: Tensor, context: Tensor | None) -> Tensor:
+    def matching_losses(self, y: Tensor, log_q: Tensor | float, context: Tensor | None) -> Losses:
+        """Flow matching; the layer of a table learns by its likelihood under N(0, I)."""
+        if not self.table:
+            return {"matching": self.matching_loss(self.outer.inverse_only(y), context)}
+        x, log_det = self.table.inverse(y, context)
+        nll = log_q - (normal_log_prob_rows(x) + log_det)
+        return {"matching": self.matching_loss(x.detach(), context), "nll": nll}
+
+    def matching_loss(self, x: Tensor, context: Tensor | None) -> Tensor:
         """The mean squared error of the velocity against z - x, at times spread evenly."""
-        x = self.outer.inverse_only(y)
         z = torch.randn_like(x)
         z = z if self.config.coupling == "independent" else z[PAIRINGS[self.config.coupling](x, z)]
         shift = torch.rand((), dtype=x.dtype, device=x.device)
@@ -201,8 +209,8 @@ class CNF(CompletableFlow, CanStream):
         self, y: Tensor, batch: Batch, solver: Solver, probes: Tensor | None
     ) -> Tensor:
         """log p(y) with each of the probes, or the one exact value, (B, K)."""
-        x, log_det = self.outer.inverse(y)
         context = self.context(batch.given, len(y))
+        x, log_det = self.outer.inverse(y, context)
         adjoint = self.config.gradient == "adjoint" and torch.is_grad_enabled()
         z, total = self.flow.solve(x, context, (0.0, 1.0), solver, probes, adjoint)
         return (normal_log_prob_rows(z) + log_det)[:, None] + total
@@ -221,7 +229,7 @@ class CNF(CompletableFlow, CanStream):
         z = self.sample_latent(n, options, generator)  # (n, D)
         for z_t in self.flow.path(z, context, (1.0, 0.0), self.solver(options)):
             z = z_t
-        return self.to_data(z)
+        return self.to_data(z, context)
 
     @torch.no_grad()
     def stream(
@@ -237,30 +245,31 @@ class CNF(CompletableFlow, CanStream):
         context = self.context(given or {}, n)
         z = self.sample_latent(n, options, generator)
         for z_t in self.flow.path(z, context, (1.0, 0.0), self.solver(options)):
-            yield self.to_data(z_t)
+            yield self.to_data(z_t, context)
 
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:
         """The code of each row; discrete entries start at the middle of their interval."""
         batch = as_batch(batch)
         check_no_missing(self.name, batch)
-        y, _ = self.outer.inverse(self.midpoints(batch))
-        return self.transport(y, batch.given, (0.0, 1.0))
+        context = self.context(batch.given, len(batch))
+        y, _ = self.outer.inverse(self.midpoints(batch), context)
+        return self.transport(y, context, (0.0, 1.0))
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        return self.to_data(self.transport(z, given or {}, (1.0, 0.0)))
+        context = self.context(given or {}, len(z))
+        return self.to_data(self.transport(z, context, (1.0, 0.0)), context)
 
-    def transport(self, y: Tensor, given: Given, times: tuple[float, float]) -> Tensor:
+    def transport(self, y: Tensor, context: Tensor | None, times: tuple[float, float]) -> Tensor:
         """y (B, D) moved by the flow, without its log-determinant."""
-        context = self.context(given, len(y))
         *_, last = self.flow.path(y, context, times, self.solver(self.config))
         return last
 
     @property
     def completion(self) -> str:  # type: ignore[override]
-        if self.flow.has_exact_trace:
-            return CompletableFlow.completion
+        if self.flow.has_exact_trace or self.table:
+            return super().completion
         return (
             "sampled from noise with observed entries put back at every step and steps "
             "repeated (RePaint), an approximation of p(missing | observed)"
@@ -288,16 +297,16 @@ class CNF(CompletableFlow, CanStream):
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
         """Hamiltonian Monte Carlo with an exact density; RePaint for many entries."""
-        if self.flow.has_exact_trace:
+        if self.flow.has_exact_trace or self.table:
             return super().complete(batch, options, generator)
         observed, context = (
             batch.observed_mask.reshape(len(batch), -1),
             self.context(batch.given, len(batch)),
         )
         y, _ = self.dequantise(replace(batch, observed=None), self.uniform(batch, generator))
-        x, _ = self.outer.inverse(y)
+        x, _ = self.outer.inverse(y, context)
         velocity = functools.partial(self.flow.velocity, context=context)
-        x = self.to_data(repaint(velocity, x, observed, generator))
+        x = self.to_data(repaint(velocity, x, observed, generator), context)
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
 
     @classmethod
@@ -318,14 +327,15 @@ class CNF(CompletableFlow, CanStream):
                     else replace(train_config, batch_size=64, eval_every=2000)
                 )
                 return Defaults(cls.Config(image_net="unet", unet=unet), train_config)
-        if space.dims <= 4 and not few:
+        if space.dims <= 4 and not few and space.kind != "columns":
             net = MLP.Config(width=128, depth=3)
             train_config = TrainConfig(
                 lr=2e-3, batch_size=1024, ema_decay=0.999, eval_every=1000, patience=0
             )
             return Defaults(cls.Config(net=net, waves=4), train_config)
-        net = MLP.Config(width=128 if few else 512, depth=3, residual=True)
-        return Defaults(cls.Config(net=net), train_config)
+        narrow = few or space.kind == "columns"  # little is left by the layer of a table
+        net = MLP.Config(width=128 if narrow else 512, depth=3, residual=True)
+        return Defaults(cls.Config(net=net, table_net=default_table_net(space)), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
@@ -335,4 +345,5 @@ class CNF(CompletableFlow, CanStream):
             solver="rk4",
             steps=6,
             waves=2 if space.kind == "counts" else 0,
+            table_net=SMALLEST_TABLE_NET,
         )

@@ -25,6 +25,7 @@ from ._coupling import (
     default_components,
     small_data_train_config,
 )
+from ._tables import SMALLEST_TABLE_NET, TableConfig, default_table_net
 
 
 class CouplingFlow(CompletableFlow):
@@ -37,7 +38,7 @@ class CouplingFlow(CompletableFlow):
     family_priority = 1
     min_init_rows = 8  # for the directions in which entries vary
 
-    class Config(Flow.Config, CouplingStackConfig):
+    class Config(Flow.Config, CouplingStackConfig, TableConfig):
         tag = "model/flow.coupling"
 
     config: Config
@@ -96,9 +97,12 @@ class CouplingFlow(CompletableFlow):
             net=net,
             mix="permute" if plane or dims > 1024 else "linear",
             components=default_components(space),
+            table_net=default_table_net(space),
         )
         return Defaults(config, small_data_train_config(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(layers=2, bins=4, net=MLP.Config(width=16, depth=1))
+        return cls.Config(
+            layers=2, bins=4, net=MLP.Config(width=16, depth=1), table_net=SMALLEST_TABLE_NET
+        )

@@ -21,6 +21,7 @@ from ...prob.bijections.autoregressive import AutoregressiveBijection
 from ...prob.bijections.base import Bijection, Inverse
 from ...prob.distributions import normal_log_prob_rows
 from ._autoregressive import AutoregressiveFlow
+from ._tables import SMALLEST_TABLE_NET
 
 
 class IAF(AutoregressiveFlow):
@@ -66,4 +67,5 @@ class IAF(AutoregressiveFlow):
             bins=4,
             kind="affine" if space.kind == "real" else "spline",
             net=MaskedMLP.Config(width=16, depth=1),
+            table_net=SMALLEST_TABLE_NET,
         )

@@ -145,7 +145,7 @@ class LatentVariableModel(
         self.latent = Space(kind="real", shape=(latent,))
         self.features, self.conditions = Features(space), Conditions(space)
         check_latent_size(latent, self.features.width, space)
-        self.head = Head(space, config.components, config.levels)
+        self.head = Head(self.value_space(config, space), config.components, config.levels)
         self.scales = LearnedScales(self.head, config.scale == "shared")
         self.nets: EncoderDecoder = config.net.build(
             space,
@@ -164,6 +164,11 @@ class LatentVariableModel(
     @abc.abstractmethod
     def sample_prior(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
         """z ~ p(z | given), (n, latent)."""
+
+    @classmethod
+    def value_space(cls, config: Config, space: Space) -> Space:
+        """The space of which p(x | z) is a distribution."""
+        return space
 
     def decoder_input(self, z: Tensor) -> Tensor:
         """The part of a code that the decoder reads."""
@@ -204,13 +209,23 @@ class LatentVariableModel(
         """Parameters of p(x | z, given) for z (*S, B, latent), (*S, B, P)."""
         return self.scales(self.nets.decode(self.decoder_input(z), context))
 
-    def log_given_code(self, batch: Batch, z: Tensor, context: Tensor) -> Tensor:
-        """log p(x | z, given) over the observed entries for z (*S, B, latent), (*S, B)."""
-        x = batch.x.reshape(len(batch), -1).to(z.dtype)  # (B, D)
+    def log_given_code(
+        self, batch: Batch, z: Tensor, context: Tensor, present: bool = False
+    ) -> Tensor:
+        """log p(x | z, given) over the observed entries for z (*S, B, latent), and if `present`
+        of no other entry being an empty cell, (*S, B)."""
+        return self.log_given_params(batch, self.params(z, context), present)
+
+    def log_given_params(self, batch: Batch, params: Tensor, present: bool) -> Tensor:
+        """`log_given_code` from the parameters (*S, B, P) of p(x | z, given)."""
+        x = batch.x.reshape(len(batch), -1).to(params.dtype)  # (B, D)
         hidden = None if batch.observed is None else ~batch.observed_mask.reshape(x.shape)
         x = x if hidden is None else x.masked_fill(hidden, 0.0)
-        entries = self.head.log_prob(self.params(z, context), x.expand(*z.shape[:-1], -1))
-        return (entries if hidden is None else entries.masked_fill(hidden, 0.0)).sum(-1)
+        entries = self.head.log_prob(params, x.expand(*params.shape[:-1], -1))
+        if hidden is None:
+            return entries.sum(-1)
+        unseen = self.head.log_present(params) if present else entries.new_zeros(())
+        return torch.where(hidden, unseen, entries).sum(-1)
 
     def kl_weight(self, step: int) -> float:
         """beta, annealed from 0 over the first `anneal` steps."""
@@ -225,9 +240,13 @@ class LatentVariableModel(
         free = self.config.free_bits * self.latent.dims / kl.shape[-1]
         return kl.mean(0).clamp(min=free).sum()
 
-    def sample_given_code(self, z: Tensor, context: Tensor, generator: Generator | None) -> Tensor:
-        """x ~ p(x | z, given), (n, *event)."""
-        x = self.head.sample(self.params(z, context), self.head.noise(len(z), generator))
+    def sample_given_code(
+        self, z: Tensor, context: Tensor, generator: Generator | None, present: bool = False
+    ) -> Tensor:
+        """x ~ p(x | z, given), if `present` given that no cell is empty, (n, *event)."""
+        params = self.params(z, context)
+        params = self.head.present(params) if present else params
+        x = self.head.sample(params, self.head.noise(len(z), generator))
         return x.reshape(len(z), *self.space.shape)
 
     # Log-likelihood
@@ -317,34 +336,55 @@ class LatentVariableModel(
     ) -> Tensor:
         options = options or self.SamplingConfig()
         assert isinstance(options, self.SamplingConfig), "expected a SamplingConfig"
-        current = batch
+        known = self.known_cells(batch)
+        current = known
         for _ in range(options.sweeps):  # pseudo-Gibbs: z ~ q(z | x), x_missing ~ p(x | z)
             h, context = self.posterior_params(current)
             code = self.sample_posterior(h, context, self.sample_noise(1, h, generator))
-            current = self.fill_missing(batch, code.z[0], context, generator)
+            current = self.fill_missing(known, code.z[0], context, generator)
         if options.method == "gibbs":
-            return current.x
-        h, context = self.posterior_params(current)
+            return self.fill_empty(batch, current, code.z[0], context, generator)
+        z, log_weights, context = self.weigh_codes(known, current, options.samples, generator)
+        which = torch.multinomial(log_weights.T.softmax(1), 1, generator=generator)[:, 0]
+        z = z[which, torch.arange(len(batch))]
+        current = self.fill_missing(known, z, context, generator)
+        return self.fill_empty(batch, current, z, context, generator)
+
+    def weigh_codes(
+        self, known: Batch, filled: Batch, samples: int, generator: Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes z (K, B, latent) ~ q(z | filled rows) with log-weights (K, B) that make them codes
+        of p(z | known cells, no missing one empty); and the encoded conditions."""
+        h, context = self.posterior_params(filled)
         codes = []
-        for start in range(0, options.samples, SAMPLES_PER_BLOCK):
-            count = min(SAMPLES_PER_BLOCK, options.samples - start)
+        for start in range(0, samples, SAMPLES_PER_BLOCK):
+            count = min(SAMPLES_PER_BLOCK, samples - start)
             noise = self.sample_noise(count, h, generator)
             codes.append(self.sample_posterior(h, context, noise))
         log_weights = torch.cat(
             [
-                self.log_given_code(batch, code.z, context) - code.log_ratios.sum(-1)
+                self.log_given_code(known, code.z, context, True) - code.log_ratios.sum(-1)
                 for code in codes
             ]
-        )  # (K, B)
-        which = torch.multinomial(log_weights.T.softmax(1), 1, generator=generator)[:, 0]
-        z = torch.cat([code.z for code in codes])[which, torch.arange(len(batch))]
-        return self.fill_missing(batch, z, context, generator).x
+        )
+        return torch.cat([code.z for code in codes]), log_weights, context
+
+    def known_cells(self, batch: Batch) -> Batch:
+        """Rows to complete as the encoder and the weights read them."""
+        return batch
+
+    def fill_empty(
+        self, question: Batch, rows: Batch, z: Tensor, context: Tensor, generator: Generator | None
+    ) -> Tensor:
+        """Completed rows (B, *event): cells of the question that `known_cells` read as empty, and
+        whose value is asked for, are sampled too."""
+        return rows.x
 
     def fill_missing(
         self, batch: Batch, z: Tensor, context: Tensor, generator: Generator | None
     ) -> Batch:
-        """The rows with missing entries sampled from p(x | z)."""
-        x = self.sample_given_code(z, context, generator)
+        """The rows with missing entries, none of which is empty, sampled from p(x | z)."""
+        x = self.sample_given_code(z, context, generator, present=True)
         return replace(batch, x=torch.where(batch.observed_mask, batch.x.to(x), x), observed=None)
 
     def log_joint(self, batch: Batch, z: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -27,6 +28,7 @@ from ...prob.distributions import normal_log_prob
 from ._elbo import LatentVariableModel, importance_weighted_bound
 from ._encoder_decoder import DenseEncoderDecoder
 from ._posterior import FactorisedPosterior, Posterior, PosteriorSample, bound_log_scale
+from ._self_masking import SelfMasking, value_space
 
 
 class Prior(Configured, nn.Module, abc.ABC):
@@ -112,6 +114,10 @@ class VAE(LatentVariableModel):
 
     The prior is N(0, I) or a learned mixture (Kingma & Welling 2014; Rezende, Mohamed & Wierstra
     2014); beta=4 is a beta-VAE (Higgins et al. 2017).
+
+    With missing_mechanism=self a real number is present with probability sigmoid(a + b x), and the
+    values of empty cells are integrated out (not-MIWAE, Ipsen et al. 2021). An empty cell that is
+    to be completed is then sampled given that it is empty.
     """
 
     family_priority = 1
@@ -124,12 +130,19 @@ class VAE(LatentVariableModel):
         """Family of q(z | x): factorised, full or iaf."""
         prior: Prior.Config = StandardNormalPrior.Config()
         """Prior p(z): normal, or mixture."""
+        missing_mechanism: Literal["independent", "self"] = "independent"
+        """Why a cell of a table is empty. independent: given the code, its value does not matter;
+        self: a real number hides itself by its own value (not-MIWAE)."""
 
     config: Config
+    masking: SelfMasking | None
 
     def __init__(self, config: Config, space: Space) -> None:
         posterior: Posterior = config.posterior.build(config.latent)
         super().__init__(config, space, posterior.width, config.latent, config.latent)
+        self.masking = None
+        if config.missing_mechanism == "self":
+            self.masking = SelfMasking(space, self.head, config.components)
         self.posterior: Posterior = posterior
         self.prior: Prior = config.prior.build(config.latent)
         if config.estimator == "B" and not (
@@ -164,6 +177,61 @@ class VAE(LatentVariableModel):
         context = self.context(given or {}, n)
         z = self.prior.sample(n, generator)  # z ~ p(z)
         return self.sample_given_code(z, context, generator)  # x ~ p(x | z)
+
+    # Cells that hide themselves
+
+    @classmethod
+    def value_space(cls, config: LatentVariableModel.Config, space: Space) -> Space:
+        assert isinstance(config, VAE.Config), "expected the config of a VAE"
+        return value_space(space) if config.missing_mechanism == "self" else space
+
+    def initialise_from_data(self, batch: Batch) -> None:
+        if self.masking is None:
+            return super().initialise_from_data(batch)
+        self.masking.fit(batch.x, batch.observed_mask)
+        super().initialise_from_data(self.blind(batch))
+
+    def blind(self, batch: Batch) -> Batch:
+        """The rows with cells that hid themselves as unknown values."""
+        assert self.masking is not None, "only for missing_mechanism=self"
+        empty = self.masking.is_empty(batch.x)
+        x = batch.x.masked_fill(empty, 0.0)
+        return replace(batch, x=x, observed=batch.observed_mask & ~empty)
+
+    def log_given_params(self, batch: Batch, params: Tensor, present: bool) -> Tensor:
+        if self.masking is None:
+            return super().log_given_params(batch, params, present)
+        values = super().log_given_params(self.blind(batch), params, present)
+        x = batch.x.to(params.dtype)
+        return values + self.masking.log_flags(params, x, ~batch.observed_mask, present)
+
+    def sample_given_code(
+        self, z: Tensor, context: Tensor, generator: Generator | None, present: bool = False
+    ) -> Tensor:
+        x = super().sample_given_code(z, context, generator, present)
+        if self.masking is None:
+            return x
+        if not present:
+            return self.masking.hide(x, generator)
+        params = self.params(z, context)
+        x[:, self.masking.own] = self.masking.sample_values(params, 1.0, generator)
+        return x
+
+    def known_cells(self, batch: Batch) -> Batch:
+        """A cell that is asked for and holds nothing is empty; its value is latent."""
+        if self.masking is None:
+            return batch
+        return replace(batch, observed=batch.observed_mask | self.masking.is_empty(batch.x))
+
+    def fill_empty(
+        self, question: Batch, rows: Batch, z: Tensor, context: Tensor, generator: Generator | None
+    ) -> Tensor:
+        if self.masking is None:
+            return rows.x
+        asked = self.masking.is_empty(question.x) & ~question.observed_mask
+        x, params = rows.x.clone(), self.params(z, context)
+        x[:, self.masking.own] = self.masking.sample_values(params, -1.0, generator).to(x)
+        return torch.where(asked, x, rows.x)
 
     def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
         z, log_q = self.posterior.reparameterise(h, noise)

@@ -27,7 +27,7 @@ from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...solve.transport.ground_cost import cosine, squared
 from ...solve.transport.sinkhorn import sinkhorn
-from .._generator import MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel
 
 TOLERANCE = 1e-3
 """Marginal error of the plans in training."""
@@ -44,6 +44,7 @@ class SinkhornGenerator(MLPGeneratorModel):
     lowers. Conditions are appended to the event, so that joint distributions are compared.
     """
 
+    events = {"real", "levels", "binary", "label", "counts", "columns"}
     family_priority = 1
 
     class Config(MLPGeneratorModel.Config):
@@ -67,7 +68,7 @@ class SinkhornGenerator(MLPGeneratorModel):
         super().__init__(config, space)
         self.features: MLP | None = None
         if config.cost == "features":
-            inputs = space.dims + self.conditions.width
+            inputs = self.coordinates.width + self.conditions.width
             self.features = config.features.build(inputs, config.code)
 
     def loss(self, batch: Batch) -> Losses:
@@ -98,7 +99,7 @@ class SinkhornGenerator(MLPGeneratorModel):
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I)."""
         z = self.noise(n, generator)  # (n, latent)
-        return self.to_event(self.generate(z, self.context(given or {}, n)))
+        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
 
     def feature_loss(self, batch: Batch) -> Losses:
         return {"contrast": -self.divergence(batch)}
@@ -145,6 +146,9 @@ class SinkhornGenerator(MLPGeneratorModel):
         train_config = TrainConfig(
             lr=1e-3, batch_size=256, ema_decay=0.999, eval_every=500, patience=0
         )
+        if space.kind in CHOSEN_KINDS:
+            net = MLP.Config(width=256, depth=3, residual=True)
+            return Defaults(cls.Config(generator=net, epsilon=0.02), train_config)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             return Defaults(

@@ -116,6 +116,9 @@ class SubsetStepper(EntryStepper):
         if self.needed[entry]:
             self.reveal(entry, features, self.walk.news[:, entry, None])
 
+    def take(self, rows: Tensor) -> None:
+        self.known, self.walk = self.known[rows], replace(self.walk, news=self.walk.news[rows])
+
     @abc.abstractmethod
     def compute(self, own: slice) -> Tensor:
         """The outputs `own` of the network, (n, P_i)."""
@@ -219,6 +222,10 @@ class CachedSubsetStepper(SubsetStepper):
     def reveal(self, entry: int, features: Tensor, new: Tensor) -> None:
         shown = torch.where(new, F.pad(features, (0, 1), value=1.0), 0.0)  # (n, F_i + 1)
         self.sums = torch.addmm(self.sums, shown, self.terms[entry])
+
+    def take(self, rows: Tensor) -> None:
+        super().take(rows)
+        self.sums = self.sums[rows]
 
 
 class ConvSubsetNet(SubsetNet):

@@ -47,6 +47,10 @@ class EntryStepper(abc.ABC):
     def feed(self, place: int, features: Tensor) -> None:
         """Feed the features (n, F_i) of the entry at `place`."""
 
+    def take(self, rows: Tensor) -> None:
+        """Go on with these rows (n,) in place of all, after an entry was fed."""
+        raise NotImplementedError(f"{type(self).__name__} cannot exchange rows")
+
 
 class FullPassStepper(EntryStepper):
     """The reference: a pass of the whole masked network for every entry."""
@@ -66,6 +70,9 @@ class FullPassStepper(EntryStepper):
 
     def feed(self, place: int, features: Tensor) -> None:
         self.x[:, self.inputs == place] = features
+
+    def take(self, rows: Tensor) -> None:
+        self.x, self.context = self.x[rows], self.context[rows]
 
 
 @dataclass(frozen=True)
@@ -223,3 +230,9 @@ class CachedStepper(EntryStepper):
 
     def feed(self, place: int, features: Tensor) -> None:
         self.slots[place].copy_(features.T)
+
+    def take(self, rows: Tensor) -> None:
+        # In place, since a block reads and writes parts of what is known.
+        pending = [part for layer in self.layers for part in layer.pending]
+        for part in (*self.known, *self.pending, *pending):
+            part.copy_(part[:, rows])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from ...core.space import Space
 
@@ -21,8 +21,12 @@ class Coordinates(nn.Module):
     shift: Tensor
     scale: Tensor
 
+    choices = 0
+    """How many numbers of z choose names instead of being read by the network."""
+
     def __init__(self, space: Space) -> None:
         super().__init__()
+        self.width = self.outputs = space.dims
         self.levels = space.size if space.kind == "levels" else 0
         half = torch.full((space.dims,), self.levels / 2)
         shift, scale = (
@@ -32,6 +36,9 @@ class Coordinates(nn.Module):
         )
         self.register_buffer("shift", shift.clone(), persistent=False)
         self.register_buffer("scale", scale.clone(), persistent=False)
+
+    def fit(self, x: Tensor) -> None:
+        """The statistics of the space are all that is needed."""
 
     def to_network(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
         x = x.reshape(len(x), -1)
@@ -43,11 +50,19 @@ class Coordinates(nn.Module):
         """Network output mapped into the range of the data."""
         return torch.tanh(y) if self.levels else y
 
+    def from_network(self, out: Tensor, noise: Tensor) -> Tensor:
+        """Points (B, D) of network outputs; there is nothing to choose by the noise (B, 0)."""
+        return self.bound(out)
+
     def unbound(self, y: Tensor) -> Tensor:
         """The inverse of `bound`; the ends of the range are moved slightly inside."""
         return torch.atanh(ATANH_MARGIN * y) if self.levels else y
 
-    def to_data(self, y: Tensor) -> Tensor:
+    def places(self, n: int, generator: Generator | None) -> Tensor | None:
+        """Nothing: points determine the data."""
+        return None
+
+    def to_data(self, y: Tensor, places: Tensor | None = None) -> Tensor:
         """x in the support of the data, (B, D)."""
         x = self.shift + self.scale * y
         return x.floor().clamp(0, self.levels - 1) if self.levels else x

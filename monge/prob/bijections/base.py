@@ -87,36 +87,6 @@ class Inverse(Bijection):
         return self.of(x, context)
 
 
-class Blockwise(Bijection):
-    """Several maps, each applied to its own subset of the entries (B, D)."""
-
-    order: Tensor
-
-    def __init__(self, parts: Sequence[Bijection], entries: Sequence[Tensor]) -> None:
-        """entries: the indices of each part; together they are every index once."""
-        super().__init__()
-        self.parts = nn.ModuleList(parts)
-        for number, places in enumerate(entries):
-            self.register_buffer(f"entries{number}", places, persistent=False)
-        self.register_buffer("order", torch.cat(list(entries)).argsort(), persistent=False)
-
-    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return self.join([part(z[:, own], context) for part, own in self.each()])
-
-    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return self.join([part.inverse(x[:, own], context) for part, own in self.each()])
-
-    def each(self) -> list[tuple[Bijection, Tensor]]:
-        return [
-            (cast(Bijection, part), self.get_buffer(f"entries{number}"))
-            for number, part in enumerate(self.parts)
-        ]
-
-    def join(self, found: Sequence[Mapped]) -> Mapped:
-        values, log_dets = zip(*found, strict=True)
-        return torch.cat(values, 1)[:, self.order], torch.stack(log_dets).sum(0)
-
-
 def zero_log_det(x: Tensor) -> Tensor:
     """The log-determinant of a volume-preserving map, (B,)."""
     return x.new_zeros(len(x))
