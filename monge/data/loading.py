@@ -442,8 +442,9 @@ def refuse_impossible(
         return
     codes = {name: x for name, x in single_columns(tensors).items() if name in raw.values}
     known = {**{field.name: field.codec for field in schema.fields}, **codecs}
+    above = {each.name for each in restored.differences}  # the difference alone has a bound
     for field in schema.fields:
-        if field.name in codes and field.name in selection.event:
+        if field.name in codes and field.name in {*selection.event} - above:
             refuse_outside(field.space, codes[field.name], raw.at(field.name))
     found = constraints.parse(schema.declared, [field.name for field in schema.fields])
     present = [each for each in found if {*each.columns} <= {*codes}]
