@@ -253,8 +253,7 @@ def test_completion_follows_the_conditional_given_that_the_cell_is_not_empty(nam
     not, as the hidden one."""
     space, batch, _ = discrete_table()
     model, n = build(name, space, batch, 0.2), 1500
-    with torch.no_grad():  # where the flag is 1, names are rather empty
-        model.table.net.direct.weight[model.table.places[1, 2], 1] += 3
+    with torch.no_grad():
         samples = model.sample(20_000, generator=make_generator(1))
     named, empty = samples[:, 1] < 2, samples[:, 2].isnan()
 
@@ -270,6 +269,23 @@ def test_completion_follows_the_conditional_given_that_the_cell_is_not_empty(nam
     error, wanted = 4 * 0.5 / n**0.5, shares(samples[named & empty])
     assert (shares(found) - wanted).abs().max() < error
     assert (shares(samples[named]) - wanted).abs().max() > error  # the empty count matters
+
+
+def test_that_a_hidden_cell_is_not_empty_is_evidence():
+    """Where the flag is 1, names are rather empty, so that a name which is not makes it rare."""
+    space, batch, _ = discrete_table()
+    model, n = build("coupling", space, batch, 0.0), 1500
+    with torch.no_grad():
+        model.table.net.direct.weight[model.table.places[1, 2], 1] += 3
+        samples = model.sample(20_000, generator=make_generator(1))
+    rows = torch.tensor([0.0, 0.0, 1.0]).double().expand(n, 3)
+    observed = torch.tensor([False, False, True]).expand(n, 3)
+    options = model.SamplingConfig(moves=3)
+    found = model.complete(Batch(rows, observed=observed), options, make_generator(0))
+    same = samples[samples[:, 2] == 1]
+    wanted, other = same[same[:, 1] < 2][:, 0].mean(), same[:, 0].mean()
+    assert abs(found[:, 0].mean() - wanted) < 0.05
+    assert abs(other - wanted) > 0.2
 
 
 @pytest.mark.parametrize("name", FLOWS)
