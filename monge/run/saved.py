@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 Able = TypeVar("Able", bound=Ability)
-ALWAYS_SMALL = 10**7
-"""Weights that fit in the memory of any machine, with gradients and optimiser state."""
+ALWAYS_SMALL = 10**9
+"""Weights up to which memory is not checked: some gigabytes with their optimiser state."""
 
 
 def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:
@@ -74,8 +74,8 @@ def build(
 
 
 def most_weights(config: Config, space: Space) -> int:
-    """More weights than a model of these sizes has: as many as matrices of its largest size, the
-    two next largest sizes being the numbers of layers and of their copies."""
+    """About the most weights that a model of these sizes has, or a twentieth of them: matrices of
+    its largest size, the two next largest being the numbers of layers and of their copies."""
     first, second, third = sorted([*sizes(config), *sizes(space), 1, 1, 1])[:-4:-1]
     return first**2 * second * third
 
