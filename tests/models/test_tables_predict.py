@@ -217,7 +217,8 @@ def test_a_quantile_is_the_smallest_value_with_that_probability(space, level):
         assert level in (0.01, 0.99) or bool(jumps.any())
 
 
-def test_quantiles_of_columns_are_those_of_each(level=0.4):
+def test_quantiles_of_columns_are_those_of_each():
+    level = 0.4
     columns = (*SPACES, Space(kind="label", size=3), Space(kind="binary"))
     space = Space(kind="columns", shape=(len(columns),), columns=columns)
     found = marginals(space)
