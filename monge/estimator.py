@@ -292,7 +292,7 @@ class Estimator(TransformerMixin, BaseEstimator):
             batch = Batch(x.nan_to_num(0.0), observed=seen)
             yield Batch(x[:, 0], given={given: batch}) if given else batch
 
-    def split(self, frame: pd.DataFrame) -> Split:
+    def split(self, frame: NDArray[np.float64] | pd.DataFrame) -> Split:
         """The rows of a frame as the fitted model reads them; warns of what it cannot read."""
         from .data import loading
 
