@@ -204,7 +204,7 @@ def expression(
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATIONS:
             a, b = (expression(side, names, known, text) for side in (left, right))
             act = OPERATIONS[type(op)]
-            sign = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}[type(op)]  # type: ignore[index]
+            sign = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}[type(op)]
             return Expression(
                 f"({a.text} {sign} {b.text})",
                 tuple(dict.fromkeys(a.columns + b.columns)),

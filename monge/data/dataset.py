@@ -744,9 +744,10 @@ def support(field: Field, source: Dataset) -> dict[str, Any]:
 
 def empty_cells(field: Field, source: Dataset) -> int:
     """The number of empty cells, be they missing or a value of their own."""
-    codes = source.tensors[field.name]
-    named = field.space.optional and field.space.kind == "label" and isinstance(codes, Tensor)
-    return source.missing(field.name) + (int(field.space.empty(codes).sum()) if named else 0)
+    codes, found = source.tensors[field.name], source.missing(field.name)
+    if field.space.optional and field.space.kind == "label" and isinstance(codes, Tensor):
+        return found + int(field.space.empty(codes).sum())
+    return found
 
 
 def is_constant(field: Field, source: Dataset) -> bool:

@@ -396,9 +396,8 @@ def find_keys(raw: RawData, options: Options) -> tuple[row_keys.RowKey, ...]:
     """The columns of a table that only identify its rows, unless a setting names them."""
     if not finds_support(raw, options):
         return ()
-    named = {*options.names, *options.sentences, *raw.labels, *raw.inputs, raw.target}
-    used = constraint_columns(options, list(raw.values))
-    return row_keys.find(raw, {*named, *used} - {None})
+    named = {*options.names, *options.sentences, *raw.labels, *raw.inputs, raw.target or ""}
+    return row_keys.find(raw, named | constraint_columns(options, list(raw.values)))
 
 
 def constraint_columns(options: Options, known: Sequence[str]) -> set[str]:
@@ -589,7 +588,7 @@ def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     return rows
 
 
-def is_number(space: Space, column: PackedTensor) -> TypeGuard[Tensor]:
+def is_number(column: PackedTensor, space: Space) -> TypeGuard[Tensor]:
     return space.kind in ("real", "counts") and isinstance(column, Tensor) and column.ndim == 1
 
 
@@ -609,7 +608,7 @@ def fit_schema(
     fields = []
     for field, codec in codecs.items():
         space, column = codec.measure(tensors[field][train], field), tensors[field]
-        if finds_support(raw, options) and is_number(space, column):
+        if is_number(column, space) and finds_support(raw, options):
             bounds = made.bounds.get(field, (None, None))
             has_zero = not isinstance(codec, Date | Offset)
             space = find_support(space, column, options.models_empty, bounds, has_zero)

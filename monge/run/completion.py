@@ -77,7 +77,7 @@ def complete_rows(
         return Completed(in_chunks(complete, every), filled)
     many = batch[torch.arange(len(batch)).repeat_interleave(max(draws, POINT_DRAWS))]
     found = in_chunks(complete, many).reshape(len(batch), -1, *batch.x.shape[1:])
-    ends = (None, None)
+    ends: tuple[Tensor | None, ...] = (None, None)
     if interval is not None:
         tails = (1 - interval) / 2, (1 + interval) / 2
         ends = tuple(found.to(torch.get_default_dtype()).quantile(level, 1) for level in tails)

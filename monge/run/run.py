@@ -272,7 +272,9 @@ class Run(SavedRun):
             return model.sample(size, conditions, options, generator).cpu()
 
         def complete(batch: Batch, generator: torch.Generator) -> torch.Tensor:
-            rows = replace(batch, given=broadcast_conditions(conditions, self.space, len(batch)))
+            rows = replace(
+                batch, given=broadcast_conditions(conditions or {}, self.space, len(batch))
+            )
             return self.require(CanComplete).complete(rows.to(device), options, generator).cpu()
 
         return sample_where(
@@ -396,9 +398,8 @@ class Run(SavedRun):
         def one_each(rows: Batch) -> torch.Tensor:
             return model.complete(rows.to(device), options, generator).cpu()
 
-        if self.view.constraints:
-            one_each = complete_given(self.view, one_each)
-        return complete_rows(batch, self.space, one_each, by, draws, interval)
+        complete = complete_given(self.view, one_each) if self.view.constraints else one_each
+        return complete_rows(batch, self.space, complete, by, draws, interval)
 
     def encode(self, what: Any = None, split: str | None = None) -> np.ndarray | pd.DataFrame:
         """The code of every row, (N, *latent); of a frame, a frame with its index and the entries
