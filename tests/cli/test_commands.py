@@ -105,7 +105,7 @@ def test_scores_have_a_line_a_row(run_json, run_cli, table, tmp_path):
 
 def test_a_value_too_far_out_is_told(run_cli, run_json, tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.random(60), "b": rng.random(60)})
+    frame = pd.DataFrame({"a": rng.normal(size=60), "b": rng.normal(size=60)})
     frame.to_csv(tmp_path / "t.csv", index=False)
     pd.DataFrame({"a": [0.5, 1e30], "b": [0.5, 0.5]}).to_csv(tmp_path / "far.csv", index=False)
     run_json("fit", "made", tmp_path / "t.csv", *QUICK, "--budget", "3steps")
