@@ -192,12 +192,12 @@ def fidelity(
         if min(len(x), len(real), len(train)) >= MIN_TEST_ROWS:
             samples |= feature_distances(known, fake, real, train)
             if columns is not None:
-                sides = [
+                sampled, held, some, every = (
                     cells(side, feature_map.space)
                     for side in (fake, real, train, row_subset(others, TRAIN_ROWS))
-                ]
-                found["table"] = as_table(columns, *sides[:3], seed)
-                found["privacy"] = privacy_metrics(sides[0], sides[1], sides[3], columns, seed)
+                )
+                found["table"] = as_table(columns, sampled, held, some, seed)
+                found["privacy"] = privacy_metrics(sampled, held, every, columns, seed)
         samples["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
         found["samples"] = samples
     if is_translation(model):
