@@ -192,7 +192,7 @@ def fidelity(
         if min(len(x), len(real), len(train)) >= MIN_TEST_ROWS:
             samples |= feature_distances(known, fake, real, train)
             if columns is not None:
-                sides = [
+                sampled, held, some, every = (
                     cells(side, feature_map.space)
                     for side in (fake, real, train, row_subset(others, TRAIN_ROWS))
                 ]

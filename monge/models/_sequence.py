@@ -176,7 +176,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
             found = torch.zeros_like(rows.x)
             for own, most in self.pieces(rows.exist.sum(1), STEPS_PER_PASS):
                 found[own, :most] = self.streamed(rows.take(own, most))
-        return self.layout.event(found * rows.exist).flatten(1)
+        return self.layout.event(found * rows.exist).reshape(len(batch), -1)
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         return self.parameters_of(self.to_steps(batch))[:, self.orders[0]]

@@ -113,6 +113,20 @@ def test_the_truth_covers_what_it_should_and_keeps_its_distance(truth):
     assert truth["hidden_10_accuracy"].value > truth["hidden_50_accuracy"].value > 0.6
 
 
+def test_draws_of_the_truth_cover_four_fifths_and_their_median_is_the_middle():
+    space = Space(kind="columns", shape=(1,), columns=(Space(kind="real", name="a"),))
+    g, n = make_generator(0), 20_000
+    truth = torch.rand(n, 1, generator=g)
+    draws = torch.rand(n, completion.DRAWS, 1, generator=g)
+    points = torch.zeros(n, 1, 1)[:50], torch.zeros(n, 1)[:50]
+    filled = completion.Filled(truth, torch.ones(n, 1, dtype=torch.bool), draws, *points)
+    covered = completion.completion_scores(filled, space)["coverage_80"]
+    assert abs(covered.value - 0.8) < 3.5 * covered.stderr
+    known = torch.arange(49.0).flip(0).reshape(1, 49, 1).expand(2, 49, 1)
+    filled = completion.Filled(torch.full((2, 1), 23.0), filled.hidden[:2], known, *points)
+    assert completion.completion_scores(filled, space)["mae"].value == 1
+
+
 def test_wide_and_shifted_draws_are_seen(truth):
     wide = completion_metrics(Conditional(noise=2.0), ROWS)
     shifted = completion_metrics(Conditional(shift=1.0), ROWS)

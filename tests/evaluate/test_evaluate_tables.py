@@ -17,7 +17,7 @@ from monge.report.run import write_report
 
 TARGETS = [
     *((model, name) for model in ("mlp", "made") for name in ("kind", "children", "age", "deck")),
-    *((model, "member") for model in ("mlp", "made", "vae", "maf")),
+    *((model, "member") for model in ("mlp", "made", "vae", "maf", "rnn")),
     *(("vae", name) for name in ("children", "age")),
 ]
 """Models and targets: a name, a whole number, a number, a name that may be empty, and a truth

@@ -37,6 +37,7 @@ def test_new_rows_are_like_held_out_rows():
     for name in ("closest_record_distance", "nearest_neighbour_ratio", "closer_than_held_out"):
         score, real = found[name], found[f"{name}_of_real_rows"]
         assert abs(score.value - real.value) < 3.5 * math.hypot(score.stderr, real.stderr), name
+    assert found["closer_than_held_out_of_real_rows"].value == pytest.approx(0.05, abs=0.01)
     assert found["exact_copies"].value == 0
     for name, fair in (("membership_auc", 0.5), ("closest_record_ratio", 1.0)):
         assert abs(found[name].value - fair) < 3.5 * found[name].stderr, name

@@ -59,7 +59,7 @@ def test_cells_are_names_bins_of_quantiles_and_empty():
     edges = np.quantile(values.numpy(), np.arange(1, 10) / 10)
     assert coding.sizes == (11, 5, 4)
     np.testing.assert_array_equal(
-        codes[:, 0], np.where(x[:, 0].isnan(), 10, np.searchsorted(edges, x[:, 0]))
+        codes[:, 0], np.where(x[:, 0].isnan(), 10, np.searchsorted(edges, x[:, 0].numpy()))
     )
     assert torch.equal(codes[:, 1], torch.where(x[:, 1] == 3, 4, x[:, 1]).long())
     assert torch.equal(codes[:, 2], x[:, 2].long())
@@ -105,6 +105,7 @@ def test_rates_of_empty_cells_and_of_common_holes():
     y[:20, 0] = torch.nan  # 4 of these 20 were empty, so 8 points more
     found = empty_rates(y, x, space)
     assert found["empty_cells"].value == pytest.approx(8.0)
+    assert empty_rates(x, y, space)["empty_cells"].value == pytest.approx(8.0)
     assert found["empty_cells"].unit == "points in size"
     both = [float(((side[:, 0].isnan()) & (side[:, 1] == 3)).double().mean()) for side in (y, x)]
     assert found["empty_pairs"].value == pytest.approx(100 * (both[0] - both[1]))
