@@ -195,10 +195,9 @@ def fidelity(
                 sampled, held, some, every = (
                     cells(side, feature_map.space)
                     for side in (fake, real, train, row_subset(others, TRAIN_ROWS))
-                ]
-                new, held, trained, every = sides
-                found["table"] = as_table(columns, new, held, trained, seed)
-                found["privacy"] = privacy_metrics(new, held, every, columns, seed)
+                )
+                found["table"] = as_table(columns, sampled, held, some, seed)
+                found["privacy"] = privacy_metrics(sampled, held, every, columns, seed)
         samples["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
         found["samples"] = samples
     if is_translation(model):
