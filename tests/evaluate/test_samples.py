@@ -213,7 +213,7 @@ def test_a_model_that_samples_its_training_rows_is_caught():
 def test_samples_that_are_not_finite_are_reported_and_spoil_nothing_else():
     from monge.evaluate.suite import unbounded
 
-    x = torch.zeros(4, 3)
-    assert not unbounded(x)
+    x, space = torch.zeros(4, 3), Space(kind="real", shape=(3,))
+    assert not unbounded(x, space)
     x[1, 2] = torch.inf
-    assert unbounded(x)["samples_not_finite"].value == 0.25
+    assert unbounded(x, space)["samples_not_finite"].value == 0.25
