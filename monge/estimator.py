@@ -282,7 +282,7 @@ class Estimator(TransformerMixin, BaseEstimator):
 
         check_is_fitted(self)
         rows = self.read(X, reset=False)
-        if self.is_table_:
+        if not isinstance(rows, np.ndarray):
             for batch in chunks(self.split(rows)):
                 yield in_float64(batch)
             return
@@ -292,7 +292,7 @@ class Estimator(TransformerMixin, BaseEstimator):
             batch = Batch(x.nan_to_num(0.0), observed=seen)
             yield Batch(x[:, 0], given={given: batch}) if given else batch
 
-    def split(self, frame: pd.DataFrame) -> Split:
+    def split(self, frame: NDArray[np.float64] | pd.DataFrame) -> Split:
         """The rows of a frame as the fitted model reads them; warns of what it cannot read."""
         from .data import loading
 

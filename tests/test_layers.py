@@ -24,7 +24,7 @@ SEES = {
     "run": BELOW_RUN | {"registry", "compatibility", "__init__"},
     "report": BELOW_RUN | {"registry", "run", "comparison"},
     "comparison": BELOW_RUN | {"registry", "compatibility", "run", "report"},
-    "estimator": {"core", "evaluate", "registry", "run"},
+    "estimator": {"core", "data", "evaluate", "registry", "run"},
     "cli": BELOW_RUN | {"registry", "run", "report", "comparison", "verify"},
     "__init__": {"core", "data", "run", "comparison", "estimator"},
     "__main__": {"cli"},

@@ -18,6 +18,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
 import re
 import sys
 import typing
@@ -331,6 +332,24 @@ def expected(kind: type[Config]) -> str:
 def spell(kind: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     return names.get(kind, f"a {getattr(kind, '__name__', kind)}")
+
+
+def sizes(value: Any) -> Iterator[int]:
+    """Every whole number of a configuration, and the product of every tuple of them."""
+    if isinstance(value, Config):
+        for name in value.__dataclass_fields__:
+            if name != "rows":
+                yield from sizes(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from sizes(entry)
+    elif isinstance(value, tuple):
+        yield len(value)
+        numbers = [size for entry in value for size in sizes(entry)]
+        yield from numbers
+        yield math.prod(number for number in numbers if number > 0)
+    elif isinstance(value, int):
+        yield int(value)
 
 
 def read(tree: Mapping[str, Any]) -> Config:

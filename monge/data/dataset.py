@@ -399,7 +399,7 @@ class View:
         met = {each.text for each in self.constraints}
         unmet = [
             f"samples are not checked for {each.text!r}, as not all of its columns are modelled"
-            for each in parse_constraints(self.selection.schema.constraints, self.field_names)
+            for each in self.declared_constraints
             if each.text not in met
         ]
         return (*left_out, *leaked, *unmet)
@@ -518,11 +518,13 @@ class View:
     def constraints(self) -> list[Comparison]:
         """The constraints that samples must be checked for."""
         known = {*self.selection.event, *(each.name for each in self.restored.derived)}
-        return [
-            each
-            for each in parse_constraints(self.selection.schema.constraints, self.field_names)
-            if {*each.columns} <= known
-        ]
+        return [each for each in self.declared_constraints if {*each.columns} <= known]
+
+    @property
+    def declared_constraints(self) -> list[Comparison]:
+        """The constraints of the data that are met by rejection."""
+        texts = self.selection.schema.constraints
+        return parse_constraints(texts, self.field_names) if texts else []
 
     @property
     def field_names(self) -> list[str]:
@@ -744,9 +746,10 @@ def support(field: Field, source: Dataset) -> dict[str, Any]:
 
 def empty_cells(field: Field, source: Dataset) -> int:
     """The number of empty cells, be they missing or a value of their own."""
-    codes, found = source.tensors[field.name], source.missing(field.name)
+    codes = source.tensors[field.name]
+    found = source.missing(field.name)
     if field.space.optional and field.space.kind == "label" and isinstance(codes, Tensor):
-        return found + int(field.space.empty(codes).sum())
+        found += int(field.space.empty(codes).sum())
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import ClassVar
 
 import numpy as np
@@ -351,10 +352,10 @@ def leaks(target: str, inputs: Sequence[str], codes: Codes) -> list[str]:
 class Construction:
     """How constraints are met: by bounds, differences and formulas, the others by rejection."""
 
-    bounds: Mapping[str, tuple[float | None, float | None]]
-    orderings: tuple[tuple[str, str], ...]  # (smaller, larger), a base before what is above it
-    formulas: tuple[Formula, ...]
-    rejected: tuple[Comparison, ...]
+    bounds: Mapping[str, tuple[float | None, float | None]] = dataclass_field(default_factory=dict)
+    orderings: tuple[tuple[str, str], ...] = ()  # (smaller, larger), a base before those above
+    formulas: tuple[Formula, ...] = ()
+    rejected: tuple[Comparison, ...] = ()
 
 
 def construct(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset, single_columns
 from .derived import (
+    Construction,
     Derived,
     Difference,
     construct,
@@ -89,7 +90,8 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
                 "that is already open; pass them to the first open"
             )
         return data
-    data, options = tables.as_pandas(data), Options().override(*settings)
+    options = Options().override(*settings)
+    data = data if isinstance(data, str | Path) else tables.as_pandas(data)
     if isinstance(data, str | Path) and "~" in str(data) and (both := pairs.sides(str(data))):
         return open_unpaired(both, settings, fields)
     source, transforms = locate(data)
@@ -351,12 +353,15 @@ def build(
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
     keys = find_keys(raw, options) if schema is None else schema.row_keys
-    raw = row_keys.separate(raw, keys)
+    if keys:
+        raw = row_keys.separate(raw, keys)
     if schema is not None:
         raw = match_schema(raw, schema, needed)
         raw = without_unseen(raw, schema, condition_fields(stored or {}))
     codecs, tensors = encode(raw, options, changes, schema)
-    comparisons = read_constraints(raw, options, codecs, tensors) if schema is None else []
+    comparisons: Sequence[constraints.Comparison] = ()
+    if schema is None and options.constraints:
+        comparisons = read_constraints(raw, options, codecs, tensors)
     if stored is not None:
         refuse_impossible(selection_of(stored), raw, codecs, tensors)
     read = len(raw)
@@ -588,8 +593,8 @@ def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     return rows
 
 
-def is_number(column: PackedTensor, space: Space) -> TypeGuard[Tensor]:
-    return space.kind in ("real", "counts") and isinstance(column, Tensor) and column.ndim == 1
+def is_number(space: Space) -> bool:
+    return space.kind in ("real", "counts") and not space.shape
 
 
 def fit_schema(
@@ -604,11 +609,11 @@ def fit_schema(
 ) -> Schema:
     """Fields with the statistics of the training rows and the support of all."""
     columns = single_columns(tensors)
-    made = construct(comparisons, columns, codecs)
+    made = construct(comparisons, columns, codecs) if comparisons else Construction()
     fields = []
     for field, codec in codecs.items():
         space, column = codec.measure(tensors[field][train], field), tensors[field]
-        if is_number(column, space) and finds_support(raw, options):
+        if finds_support(raw, options) and is_number(space) and isinstance(column, Tensor):
             bounds = made.bounds.get(field, (None, None))
             has_zero = not isinstance(codec, Date | Offset)
             space = find_support(space, column, options.models_empty, bounds, has_zero)

@@ -139,7 +139,7 @@ def describe(name: str, column: Any) -> dict[str, Any] | None:
     cells = column.tolist()
     if not all(isinstance(cell, str) for cell in cells):
         return None
-    return hexadecimal(cells) or (counted(cells) or shaped(cells) if worded(cells) else None)
+    return hexadecimal(cells) or (counted(cells) or shaped(cells) if has_words(cells) else None)
 
 
 def hexadecimal(cells: list[str]) -> dict[str, Any] | None:
@@ -151,7 +151,7 @@ def hexadecimal(cells: list[str]) -> dict[str, Any] | None:
     return {"pattern": patterns.pop()} if len(patterns) == 1 else None
 
 
-def worded(cells: list[str]) -> bool:
+def has_words(cells: list[str]) -> bool:
     """Whether each cell is one word of letters and digits, and neither a number nor a time."""
     return all(
         LETTER.search(cell)

@@ -77,8 +77,8 @@ class Schema(Config):
             f"{text.replace('`', '')} is met by rejection: samples that break it are thrown away"
             for text in self.constraints
         ]
-        keys = [each.note for each in self.row_keys]
-        return (*keys, *(each.note for each in self.derived), *differences, *checked)
+        known = [*(key.note for key in self.row_keys), *(each.note for each in self.derived)]
+        return (*known, *differences, *checked)
 
     def field(self, name: str) -> Field:
         return next(field for field in self.fields if field.name == name)

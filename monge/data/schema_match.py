@@ -76,7 +76,8 @@ def without_unseen(raw: RawData, schema: Schema, conditions: Collection[str]) ->
             f"{raw.at(field.name)(first)}: {spelled(cells[first])!r} was not in training and is "
             f"read as an empty cell, as are such names in {int(strange.sum())} of {len(raw)} rows"
         )
-        emptied = np.where(strange, None, cells.astype(object))
+        emptied = cells.astype(object)
+        emptied[strange] = None
         values[field.name] = tables.as_column(emptied) if raw.table else emptied
     return replace(raw, values=values, notes=(*raw.notes, *notes)) if notes else raw
 

@@ -196,8 +196,9 @@ def fidelity(
                     cells(side, feature_map.space)
                     for side in (fake, real, train, row_subset(others, TRAIN_ROWS))
                 ]
-                found["table"] = as_table(columns, *sides[:3], seed)
-                found["privacy"] = privacy_metrics(sides[0], sides[1], sides[3], columns, seed)
+                new, held, trained, every = sides
+                found["table"] = as_table(columns, new, held, trained, seed)
+                found["privacy"] = privacy_metrics(new, held, every, columns, seed)
         samples["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
         found["samples"] = samples
     if is_translation(model):

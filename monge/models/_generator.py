@@ -1,13 +1,14 @@
-"""Base of generators x = G(z, given): implicit models, known only by their samples.
+r"""Base of generators x = G(z, given): implicit models, known only by their samples.
 
 Data and samples are compared in standardised coordinates, by a discriminator, a critic or a
 transport cost; the inverse of the coordinates ends the generator.
 
 The coordinates of a row of a table are its vector (`RowEmbedding`). The network gives logits of
-the components of each column (names, runs of counts, states of a real) and the numbers; a part of
-z chooses the components by these logits (Gumbel-max), and the gradient is that of the relaxed
-choice, a softmax (straight-through: Jang et al. 2017). On both sides a number is 0 where the
-state of its cell is another.
+the components of each column (names, runs of counts, states of a real); a part of z chooses the
+components by these logits (Gumbel-max), and the gradient is that of the relaxed choice, a softmax
+(straight-through: Jang et al. 2017). A number is $a + (1 + b)\,\epsilon$ with the outputs a and b
+and a part $\epsilon$ of z. So a network of zeros has independent columns with nearly the marginals
+of the training rows. On both sides a number is 0 where the state of its cell is another.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class RowCoordinates(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
         self.rows = RowEmbedding(space)
-        self.width, self.choices = self.rows.width, self.rows.components
-        self.outputs = self.choices + len(self.rows.reals)
+        self.width, self.numbers = self.rows.width, len(self.rows.reals)
+        self.choices = self.rows.components + self.numbers
+        self.outputs = self.choices + self.numbers
 
     @property
     def shift(self) -> Tensor:
@@ -61,8 +63,10 @@ class RowCoordinates(nn.Module):
     def from_network(self, out: Tensor, noise: Tensor) -> Tensor:
         """Vectors (B, width) of network outputs, chosen by normal noise (B, choices)."""
         rows = self.rows
-        logits, numbers = out.split([self.choices, len(rows.reals)], 1)
-        uniform = torch.special.ndtr(noise).clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
+        logits, start, slope = out.split([rows.components, self.numbers, self.numbers], 1)
+        chance, noise = noise.split([rows.components, self.numbers], 1)
+        numbers = start + (1 + slope) * noise
+        uniform = torch.special.ndtr(chance).clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
         logits = rows.log_share + logits - (-uniform.log()).log()
         relaxed = rows.softmax(logits / RELAXATION)
         hard = (logits >= rows.largest(logits)[:, rows.column]).to(relaxed)
@@ -92,8 +96,8 @@ class GeneratorModel(Model, CanSample, CanDecode):
 
     class Config(Model.Config):
         latent: Annotated[int, Range(1)] = 64
-        """Dimension of the noise that the network reads; for tables z holds as many numbers more
-        as there are names, states and runs of counts, which choose among them."""
+        """Dimension of the noise that the network reads; for tables z holds one number more for
+        each name, state and run of counts, which choose among them, and for each real column."""
 
     config: Config
 

@@ -9,6 +9,7 @@ between bounds pass through their unbounded coordinate first. Empty cells and at
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +81,8 @@ class MarginalMap(nn.Module):
 
     def inverse(self, y: Tensor) -> Tensor:
         t, _ = piecewise_linear(y, self.scores, self.knots)
-        parts = [one.inverse(t[:, i : i + 1]) for i, one in enumerate(self.coordinates)]
-        return torch.cat(parts, 1)
+        coordinates = [cast(BoundedCoordinate, one) for one in self.coordinates]
+        return torch.cat([one.inverse(t[:, i : i + 1]) for i, one in enumerate(coordinates)], 1)
 
 
 def piecewise_linear(x: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:

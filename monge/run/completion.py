@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -48,7 +48,10 @@ def unknown_cells(batch: Batch, space: Space, keep: Sequence[str] = ()) -> Batch
         )
     asked = torch.tensor([name not in keep for name in names])
     hidden = space.empty(batch.x) & (asked if space.columns else asked[0])
-    return batch.hide(hidden, space) if bool(hidden.any()) else batch
+    if not bool(hidden.any()):
+        return batch
+    # x keeps what it holds: a model may use that a cell was empty (values that hide themselves).
+    return replace(batch, observed=batch.observed_mask & ~hidden)
 
 
 def point_estimate(draws: Tensor, space: Space, by: FillBy) -> Tensor:
@@ -77,10 +80,10 @@ def complete_rows(
         return Completed(in_chunks(complete, every), filled)
     many = batch[torch.arange(len(batch)).repeat_interleave(max(draws, POINT_DRAWS))]
     found = in_chunks(complete, many).reshape(len(batch), -1, *batch.x.shape[1:])
-    ends: tuple[Tensor | None, ...] = (None, None)
+    ends: tuple[Tensor | None, Tensor | None] = (None, None)
     if interval is not None:
-        tails = (1 - interval) / 2, (1 + interval) / 2
-        ends = tuple(found.to(torch.get_default_dtype()).quantile(level, 1) for level in tails)
+        values = found.to(torch.get_default_dtype())
+        ends = values.quantile((1 - interval) / 2, 1), values.quantile((1 + interval) / 2, 1)
     x = (
         found[:, :draws].flatten(0, 1)
         if by == "sample"

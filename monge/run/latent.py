@@ -107,7 +107,7 @@ def own_rows(run: Run, what: Any, split: str | None) -> tuple[Dataset, Split]:
     source = run.opened.dataset if own and run.opened is not None else run.source(what)
     default = "test" if what is None or source.has_splits else "all"
     view = source.view(run.metadata["event"], run.metadata["given"], run.metadata["target"])
-    return source, view.split(split or default)
+    return source, view.split(split or default, every=True)
 
 
 def coded(run: Run, what: Any, split: str | None, seed: int) -> EncodedRows:

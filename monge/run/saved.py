@@ -12,7 +12,7 @@ import torch
 
 from ..compatibility import join_with_or
 from ..core.abilities import Ability
-from ..core.config import Config, RunRef
+from ..core.config import Config, RunRef, sizes
 from ..core.ensemble import Ensemble
 from ..core.errors import RunError, UsageError
 from ..core.model import Model
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 
 Able = TypeVar("Able", bound=Ability)
+ALWAYS_SMALL = 10**9
+"""Weights up to which memory is not checked: some gigabytes with their optimiser state."""
 
 
 def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:
@@ -64,11 +66,18 @@ def build(
     parts = {field: SavedRun(where, compute).model for field, where in helpers.items()}
     for part in parts.values():
         part.requires_grad_(False)
-    if train_config is not None:
+    if train_config is not None and most_weights(config, space) > ALWAYS_SMALL:
         check_model_memory(config, space, parts, train_config, available())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "weights"))
         return config.build(space, *([parts] if parts else [])).to(device)
+
+
+def most_weights(config: Config, space: Space) -> int:
+    """About the most weights that a model of these sizes has, or a twentieth of them: matrices of
+    its largest size, the two next largest being the numbers of layers and of their copies."""
+    first, second, third = sorted([*sizes(config), *sizes(space), 1, 1, 1])[:-4:-1]
+    return first**2 * second * third
 
 
 @contextmanager

@@ -52,8 +52,6 @@ MAX_ASSUMED_VALUES = 2_000
 MAX_OPERATIONS = 4_000
 """Operations that are traced, about half a second of them; the peak up to there is then a lower
 bound."""
-BYTES_PER_WEIGHT = 4 * 24
-"""At most: float32 weights, gradients, EMA and the largest optimiser state, that of L-BFGS."""
 LBFGS_HISTORY = 10
 """Pairs of vectors in the state of L-BFGS."""
 
@@ -123,10 +121,7 @@ def check_model_memory(
     available: int,
 ) -> None:
     """Raise UsageError if the model with its gradients and optimiser state needs more than the
-    `available` bytes; it is built from shapes alone, and no further than they allow. Sizes that
-    allow no such model need no check, which takes as long as a build."""
-    if most_weights(config, space) * BYTES_PER_WEIGHT <= available:
-        return
+    `available` bytes; it is built from shapes alone, and no further than they allow."""
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     known, gauge = KnownValues(fake_mode), MemoryGauge(available)
     copies = [{name: known.copy(part) for name, part in parts.items()}] if parts else []
@@ -147,31 +142,6 @@ def check_model_memory(
                 ) from None
             if not (isinstance(error, UNTRACEABLE) or known.assumed):
                 raise
-
-
-def most_weights(config: Config, space: Space) -> int:
-    """More weights than a model of these sizes has: as many as matrices of its largest size, the
-    two next largest sizes being the numbers of layers and of their copies."""
-    first, second, third = sorted([*sizes(config), *sizes(space), 1, 1, 1])[:-4:-1]
-    return first**2 * second * third
-
-
-def sizes(value: Any) -> Iterator[int]:
-    """Every whole number of a configuration, and the product of every tuple of them."""
-    if isinstance(value, Config):
-        for name in value.__dataclass_fields__:
-            if name != "rows":
-                yield from sizes(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from sizes(entry)
-    elif isinstance(value, tuple):
-        yield len(value)
-        numbers = [size for entry in value for size in sizes(entry)]
-        yield from numbers
-        yield math.prod(number for number in numbers if number > 0)
-    elif isinstance(value, int):
-        yield int(value)
 
 
 def is_too_large(error: Exception) -> bool:

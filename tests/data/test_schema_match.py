@@ -52,7 +52,8 @@ def test_columns_without_names_are_taken_in_order(tmp_path):
 
 def test_a_target_that_is_not_there_is_unseen(tmp_path):
     path = written(tmp_path, "age,pay,old\n44,9.5,1\n45,1.25,0\n")
-    batch = data.open(path, fields=stored(target="job")).view(target="job").split("all").whole()
+    view = data.open(path, fields=stored(target="job")).view(target="job")
+    batch = view.split("all", every=True).whole()
     assert batch.observed.tolist() == [False, False]
     assert batch.given["inputs"].x.shape == (2, 3)
 

@@ -70,7 +70,7 @@ def test_it_is_read_in_the_terms_of_a_run(name, tmp_path):
     save(tmp_path, "c", 9, start=5)
     other = data.open("c.npy~b.npy", fields=terms)
     assert list(other.fields) == ["source", "target"]
-    alone = data.open("c.npy", fields=terms).view(target="target").split("all").whole()
+    alone = data.open("c.npy", fields=terms).view(target="target").split("all", every=True).whole()
     np.testing.assert_array_equal(alone.given["source"].x.numpy(), np.load("c.npy"))
     with pytest.raises(UsageError, match="unpaired"):
         data.open(name, fields=data.open("a.npy").view().to_dict())

@@ -12,7 +12,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.baseline.chow_liu import ChowLiuTree, spanning_forest
+from monge.models.baseline._tree import spanning_forest
+from monge.models.baseline.chow_liu import ChowLiuTree
 
 
 def test_tree_finds_the_tree():

@@ -271,6 +271,23 @@ def test_completion_follows_the_conditional_given_that_the_cell_is_not_empty(nam
     assert (shares(samples[named]) - wanted).abs().max() > error  # the empty count matters
 
 
+def test_that_a_hidden_cell_is_not_empty_is_evidence():
+    """Where the flag is 1, names are rather empty, so that a name which is not makes it rare."""
+    space, batch, _ = discrete_table()
+    model, n = build("coupling", space, batch, 0.0), 1500
+    with torch.no_grad():
+        model.table.net.direct.weight[model.table.places[1, 2], 1] += 3
+        samples = model.sample(20_000, generator=make_generator(1))
+    rows = torch.tensor([0.0, 0.0, 1.0]).double().expand(n, 3)
+    observed = torch.tensor([False, False, True]).expand(n, 3)
+    options = model.SamplingConfig(moves=3)
+    found = model.complete(Batch(rows, observed=observed), options, make_generator(0))
+    same = samples[samples[:, 2] == 1]
+    wanted, other = same[same[:, 1] < 2][:, 0].mean(), same[:, 0].mean()
+    assert abs(found[:, 0].mean() - wanted) < 0.05
+    assert abs(other - wanted) > 0.2
+
+
 @pytest.mark.parametrize("name", FLOWS)
 def test_completion_changes_no_known_cell_and_leaves_none_empty(name):
     space, batch = mixed_table(64)
@@ -306,6 +323,15 @@ def test_rows_far_from_the_data_have_finite_likelihoods_and_gradients(name):
     assert (value[4] < value[:4].min()).all()
     value.clamp_min(-1e3).sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_numbers_far_from_the_data_keep_their_place():
+    space, batch = mixed_table()
+    units, _ = layer(space, batch)
+    x = torch.tensor([[1.0, 2.0, 2e3, 40.0, 1e4, 9.0], [0.0, 0.0, 1e4, 9.0, 2.0, 400.0]])
+    y, log_slopes = units.cells.place(x.double(), torch.full((2, 6), 0.5))
+    torch.testing.assert_close(units.cells.decode(y)[:, 2:], x[:, 2:].double(), rtol=1e-4, atol=0)
+    assert log_slopes.isfinite().all()
 
 
 def test_a_code_that_no_column_has_is_refused():

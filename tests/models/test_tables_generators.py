@@ -80,7 +80,7 @@ def test_gradients_reach_the_logits_of_names_and_the_numbers():
     (gradient,) = torch.autograd.grad((y * weight).sum(), out)
     rows = model.coordinates.rows
     live = rows.log_share > -torch.inf
-    logits, numbers = gradient.split([rows.components, len(rows.reals)], 1)
+    logits, numbers, _ = gradient.split([rows.components, *[len(rows.reals)] * 2], 1)
     assert (logits.abs().sum(0)[live] > 0).all()
     assert not logits[:, ~live].any()
     present = rows.nearest(y)[:, AMOUNT] == rows.start[AMOUNT]

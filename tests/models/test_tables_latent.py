@@ -171,6 +171,9 @@ def test_samples_hide_themselves():
         due = (flag * torch.exp(-z[:, 0].square() / 2)).sum() / torch.exp(-z.square() / 2).sum()
     assert x[:, 0].isnan().double().mean().item() == pytest.approx(float(due), abs=0.03)
     assert not bool(x[:, 1].isnan().any())
+    with torch.no_grad():
+        logit = model.masking.logit(x[:, :1])[~x[:, 0].isnan()]
+    assert float((logit > -3).double().mean()) > 0.95  # what is unlikely to be present is empty
 
 
 def test_a_threshold_is_learned():

@@ -102,21 +102,24 @@ def as_pandas(data: Any) -> Any:
         return (as_pandas(data[0]), as_pandas(data[1]))
     if is_frame(data) or type(data).__module__.partition(".")[0] == "pandas":
         return data
-    if not hasattr(data, "to_pandas") and hasattr(data, "collect") and hasattr(data, "lazy"):
-        data = data.collect()  # a query that has not been run
-    if not callable(getattr(data, "to_pandas", None)):
+    collect = getattr(data, "collect", None)
+    if callable(collect) and callable(getattr(data, "lazy", None)):
+        data = collect()  # a query that has not been run
+    convert = getattr(data, "to_pandas", None)
+    if not callable(convert):
         return data
     try:
-        return data.to_pandas()
+        return convert()
     except ImportError as error:  # polars converts most types by way of Arrow
-        if not hasattr(data, "to_dict"):
+        columns = getattr(data, "to_dict", None)
+        if columns is None:
             raise DataError(
                 f"expected a frame that can be converted to pandas, found one that needs "
                 f"another package ({error}); install it, or convert the frame yourself"
             ) from error
         import pandas as pd
 
-        return pd.DataFrame(data.to_dict(as_series=False))
+        return pd.DataFrame(columns(as_series=False))
 
 
 def as_column(cells: np.ndarray) -> Column:

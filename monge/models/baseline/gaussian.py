@@ -35,7 +35,7 @@ from ._gaussians import (
     reorder,
     state_space,
 )
-from .chow_liu import MAX_CODES, ChowLiuTree
+from ._tree import MAX_CODES, TreeOfCodes
 
 
 class Gaussian(ClosedFormModel):
@@ -278,25 +278,34 @@ class Gaussian(ClosedFormModel):
         return cls.Config()
 
 
+class StateTree(TreeOfCodes):
+    """A Chow-Liu tree of columns of labels."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.build_tree(space, bins=4, pseudo=0.1)
+
+
 class GroupTrees(nn.Module):
-    """A Chow-Liu tree of the same columns for each group of rows."""
+    """A tree of the same columns for each group of rows."""
 
     def __init__(self, space: Space, groups: int) -> None:
         super().__init__()
-        self.trees = nn.ModuleList(ChowLiuTree(ChowLiuTree.Config(), space) for _ in range(groups))
+        self.trees = nn.ModuleList(StateTree(space) for _ in range(groups))
 
-    def grouped(self, rows: FlatRows) -> Iterator[tuple[ChowLiuTree, Tensor]]:
+    def grouped(self, rows: FlatRows) -> Iterator[tuple[StateTree, Tensor]]:
         for k in rows.group.unique().tolist():
-            yield cast(ChowLiuTree, self.trees[k]), (rows.group == k).nonzero()[:, 0]
+            yield cast(StateTree, self.trees[k]), (rows.group == k).nonzero()[:, 0]
 
     def fit(self, rows: FlatRows) -> None:
         for tree, mine in self.grouped(rows):
-            tree.fit_rows(Batch(rows.x[mine], observed=rows.seen[mine]))
+            tree.fit_tree(rows[mine])
 
     def log_prob_of_group(self, rows: FlatRows) -> Tensor:
         value = torch.zeros_like(rows.x[:, 0])
         for tree, mine in self.grouped(rows):
-            value[mine] = tree.log_densities(rows[mine])
+            pieces = rows[mine].split(tree.width)
+            value[mine] = torch.cat([tree.log_density(piece) for piece in pieces])
         return value
 
     def sample(self, rows: FlatRows, which: Tensor, generator: Generator | None) -> Tensor:

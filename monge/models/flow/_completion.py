@@ -187,7 +187,7 @@ class CompletableFlow(Flow, CanComplete):
     """A flow whose coordinates belong to one entry each, so that missing ones can move alone."""
 
     @property
-    def completion(self) -> str:  # type: ignore[override]
+    def completion(self) -> str:
         if self.table:
             return (
                 "sampled by iterated importance resampling, whose limit is "

@@ -11,6 +11,11 @@ With p = N(0, I) this is $\log w f_k$: flows start at independent columns, and t
 The layer nearest to the data changes the frequencies to $p_k$, a softmax that a masked network
 reads off the cells of the columns before, by $\Phi^{-1}(F_k + f_k t) \mapsto \Phi^{-1}(P_k + p_k
 t)$, which depends on no noise and keeps the bound tight. The layers above model what it leaves.
+
+Measured on adult (`data.space=plain`, nats per row): independent columns -32.9; where couplings of
+uniform noise on codes reached -38.1 at length, couplings of these coordinates reach -30.0 in three
+epochs, with the first layer -28.7 (-28.4 in seven, `cnf` -28.2 in four; `made` -28.2 in ten). A
+mixture of Gaussians as a start pays for reals alone, not beside names and empty cells.
 """
 
 from __future__ import annotations
@@ -38,6 +43,8 @@ MAX_NET_SCORE = 10.0
 """The network reads coordinates beyond this as this."""
 MIN_TAIL = 1e-280
 """Smallest probability whose normal quantile is taken."""
+MIN_NOISE = 1e-9
+"""Noise keeps this distance from 0 and 1, whose normal quantiles are infinite."""
 ALL_FEATURES = slice(None)
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -175,9 +182,9 @@ class TableCells(nn.Module):
         inner = edges[:, 1:-1].contiguous()
         return torch.searchsorted(inner, y.detach().T.contiguous(), right=True).T
 
-    def locate(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Of rows (B, D) the cell, the place t0 and t0 + w of what each value owns of it, log w
-        (of reals log dt/dx), and how far beyond `MAX_SCORE` reals lie, each (B, D)."""
+    def locate(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Of rows (B, D) the cell, the place t0 and t0 + w of what each value owns of it, 1 - t0,
+        log w (of reals log dt/dx), and how far beyond `MAX_SCORE` reals lie, each (B, D)."""
         cell = torch.zeros_like(x, dtype=torch.long)
         start = torch.zeros_like(x, dtype=torch.float64)
         end, log_width, beyond = start + 1, start.clone(), start.clone()
@@ -189,12 +196,12 @@ class TableCells(nn.Module):
             run, first, last, width = self.locate_counts(x[:, self.binned])
             cell[:, self.binned], log_width[:, self.binned] = run, width
             start[:, self.binned], end[:, self.binned] = first, last
+        rest = 1 - start
         if self.map is not None:
-            at = self.mixed
-            cell[:, at], start[:, at], end[:, at], log_width[:, at], beyond[:, at] = (
-                self.locate_reals(x[:, at])
-            )
-        return cell, start, end, log_width, beyond
+            tables = (cell, start, end, rest, log_width, beyond)
+            for table, values in zip(tables, self.locate_reals(x[:, self.mixed]), strict=True):
+                table[:, self.mixed] = values
+        return cell, start, end, rest, log_width, beyond
 
     def check_codes(self, codes: Tensor) -> None:
         wrong = ~((codes >= 0) & (codes < self.size[self.coded]))  # NaN is wrong too
@@ -223,7 +230,7 @@ class TableCells(nn.Module):
             torch.where(empty, none, inside),
         )
 
-    def locate_reals(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def locate_reals(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         assert self.map is not None
         first = self.first[self.mixed]
         state = torch.full_like(x, -1, dtype=torch.long)
@@ -233,10 +240,12 @@ class TableCells(nn.Module):
         middle = self.map.inverse(torch.zeros_like(x))
         g, slope = self.map(torch.where(state >= 0, middle, x))
         inner = g.double().clamp(-MAX_SCORE, MAX_SCORE)
-        low, high = torch.special.ndtr(inner), torch.special.ndtr(-inner)
+        low = normal_cdf(inner)
         bins = self.bins_of_reals
         cell = (low * bins).long().clamp(max=bins - 1)
-        t = torch.where(inner < 0, low * bins - cell, 1 - (high * bins - (bins - 1 - cell)))
+        t, s = within_cell(
+            inner, cell / bins, (bins - 1 - cell) / bins, torch.full_like(low, 1 / bins)
+        )
         density = math.log(bins) + log_normal(inner) + slope.double()
         number = state < 0
         none = torch.zeros_like(t)
@@ -244,6 +253,7 @@ class TableCells(nn.Module):
             torch.where(number, cell + first, state),
             torch.where(number, t, none),
             torch.where(number, t, none + 1),
+            torch.where(number, s, none + 1),
             torch.where(number, density, none),
             torch.where(number, g.double() - inner, none),
         )
@@ -251,9 +261,9 @@ class TableCells(nn.Module):
     def place(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """y at noise u in (0, 1), and log w f - log phi(y) of each column, each (B, D); plain
         reals stay as they are."""
-        cell, start, end, log_width, beyond = self.locate(x)
-        u, mass = u.double(), self.mass.double()
-        t, s = torch.lerp(start, end, u), torch.lerp(1 - start, 1 - end, u)
+        cell, start, end, rest, log_width, beyond = self.locate(x)
+        u, mass = u.double().clamp(MIN_NOISE, 1 - MIN_NOISE), self.mass.double()
+        t, s = torch.lerp(start, end, u), rest - u * (end - start)
         own, (below, above) = gather(mass, cell), (gather(part, cell) for part in cumulative(mass))
         y = (normal_quantile(below + own * t, above + own * s) + beyond).to(x.dtype)
         y = torch.where(self.plain, x, self.inside(y, cell, self.edges(x.dtype)))
@@ -342,6 +352,11 @@ def cumulative(mass: Tensor) -> tuple[Tensor, Tensor]:
     return mass.cumsum(-1) - mass, mass.flip(-1).cumsum(-1).flip(-1) - mass
 
 
+def normal_cdf(y: Tensor) -> Tensor:
+    """P(N(0, 1) < y), accurate far below 0, where `torch.special.ndtr` is 0 from -9 on."""
+    return torch.erfc(-y * math.sqrt(0.5)) / 2
+
+
 def log_normal(y: Tensor) -> Tensor:
     return -0.5 * y.square() - HALF_LOG_2PI
 
@@ -356,8 +371,8 @@ def normal_quantile(low: Tensor, high: Tensor, least: float = MIN_TAIL) -> Tenso
 
 def within_cell(y: Tensor, below: Tensor, above: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     """The place t of y in its cell and 1 - t, each from the nearer end."""
-    low = (torch.special.ndtr(y) - below) / own
-    high = (torch.special.ndtr(-y) - above) / own
+    low = (normal_cdf(y) - below) / own
+    high = (normal_cdf(-y) - above) / own
     t, s = torch.where(y < 0, low, 1 - high), torch.where(y < 0, 1 - low, high)
     return t.clamp(0.0, 1.0), s.clamp(0.0, 1.0)
 
@@ -542,7 +557,7 @@ def remap(
     if cell is None:
         upto = source.cumsum(-1)[..., :-1]
         last = (source.expand(len(y), -1, -1) > 0).cumsum(-1).argmax(-1)  # the last that is used
-        cell = torch.minimum((torch.special.ndtr(inner)[..., None] >= upto).sum(-1), last)
+        cell = torch.minimum((normal_cdf(inner)[..., None] >= upto).sum(-1), last)
 
     def own(table: Tensor) -> Tensor:
         return table.expand(len(y), -1, -1).gather(-1, cell[..., None])[..., 0]

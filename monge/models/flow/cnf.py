@@ -267,7 +267,7 @@ class CNF(CompletableFlow, CanStream):
         return last
 
     @property
-    def completion(self) -> str:  # type: ignore[override]
+    def completion(self) -> str:
         if self.flow.has_exact_trace or self.table:
             return super().completion
         return (

@@ -18,7 +18,8 @@ class UnpairedMap(Model, CanSample, HasMean):
     """p(y | x) between two data sets of one kind.
 
     Both sides are centred at their own mean and scaled by the targets' scale. A shift changes the
-    squared-distance cost of every plan by the same amount.
+    squared-distance cost of every plan by the same amount. Sides are reals or levels: the mean of
+    the targets of a source, which a map returns, would be no name, and no row with empty cells.
     """
 
     events = {"real", "levels"}

@@ -22,7 +22,7 @@ class Coordinates(nn.Module):
     scale: Tensor
 
     choices = 0
-    """How many numbers of z choose names instead of being read by the network."""
+    """How many numbers of z the network does not read."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()
