@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -38,6 +39,11 @@ def run_metrics(
         scored=scored,
     )
     found = metric_groups(run.model, rows, train, known=known)
+    gap = found.get("likelihood", {}).get("likelihood_gap")
+    if gap is not None and run.view.constraints and run.acceptance is not None:
+        # the log-likelihood of training rows is raised by the constraints as that of `scored` is
+        raised = replace(gap, value=gap.value - run.acceptance.log)
+        found["likelihood"] = {**found["likelihood"], "likelihood_gap": raised}
     cost = found.pop("cost")
     others: dict[str, dict[str, Metric]] = {
         "codes": probe_metrics(run, what, split),
