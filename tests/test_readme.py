@@ -16,7 +16,7 @@ def test_the_first_example_runs(monkeypatch, tmp_path, capsys):
     example = re.search(r"```python\n(import monge\n.*?)```", TEXT, re.S)[1]
     names: dict = {}
     exec(example.replace('"30s"', '"20steps"'), names)
-    assert names["pictures"].shape[0] == 64
+    assert names["images"].shape[0] == 64
     assert names["again"].folder == names["run"].folder
     assert "held_out" in capsys.readouterr().out
 
