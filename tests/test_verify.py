@@ -312,10 +312,10 @@ def test_a_likelihood_that_forgets_an_entry_fails_x56():
     assert failed(outcome("x56", subject))
 
 
-def test_a_wrong_rate_fails_x58_and_x59():
+def test_a_wrong_kl_fails_x58_and_x59():
     subject = tiny("vae", BINARY)
-    rate = subject.model.rate
-    subject.model.rate = lambda batch: 1.2 * rate(batch)
+    kl = subject.model.analytic_kl
+    subject.model.analytic_kl = lambda batch: 1.2 * kl(batch)
     assert failed(outcome("x58", subject))
     assert failed(outcome("x59", subject)) == {
         "x59_kl_term_is_the_divergence_from_the_prior",

@@ -38,6 +38,8 @@ TAG = re.compile(r'^ {4,}tag = "([a-z0-9_]+/[a-z0-9_.]+)"$', re.MULTILINE)
 
 MAX_INT = 2**64 - 1
 """Largest whole number of a setting: of 64 bits, as are whole numbers in data."""
+MAIN_NETWORK = "net"
+"""The nested configuration that a setting such as width=64 means if several have it."""
 MAX_LAYERS = 10_000
 """Largest number of layers of one kind, which are built one by one."""
 
@@ -287,7 +289,7 @@ def check(name: str, kind: Any, value: Any) -> Any:
     if type(value) is not kind:
         raise UsageError(f"{name}={shown(value)} must be {spell(kind)}")
     if kind is int and abs(value) > MAX_INT:
-        raise UsageError(f"{name}={value:.4g} must be at most {MAX_INT:.4g} in size")
+        raise UsageError(f"{name}={shown(value)} must be at most {MAX_INT:.4g} in size")
     return value
 
 
@@ -399,7 +401,8 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
 
 
 def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
-    """The only nested configuration with a field of this name, which may then be omitted."""
+    """The only nested configuration with a field of this name, or the main network `net` among
+    several; its name may then be omitted."""
     parts = [
         part
         for part in kinds
@@ -408,6 +411,8 @@ def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
     ]
     if len(parts) == 1:
         return parts[0]
+    if MAIN_NETWORK in parts:
+        return MAIN_NETWORK
     whose = title_of(type(config))
     if parts:
         raise UsageError(

@@ -49,8 +49,8 @@ LSTM_WORKSPACE = 16
 from 16 to 512 units."""
 MAX_ASSUMED_VALUES = 2_000
 """Values that a loss may read by assumption: a loop that waits for a value would never end."""
-MAX_OPERATIONS = 4_000
-"""Operations that are traced, about half a second of them; the peak up to there is then a lower
+MAX_OPERATIONS = 10_000
+"""Operations that are traced, about a second of them; the peak up to there is then a lower
 bound."""
 LBFGS_HISTORY = 10
 """Pairs of vectors in the state of L-BFGS."""

@@ -191,7 +191,7 @@ def chance(n: int = SAMPLES) -> float:
 
 
 def x108_ancestral_steps_sample_the_distribution() -> Residual:
-    """Ancestral steps with the exact score sample the data: Kolmogorov distance.
+    """Ancestral steps with the exact score sample the data (Kolmogorov).
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, algorithm 2."""
     noising = NoiseSchedule.Config().build()
@@ -201,7 +201,7 @@ def x108_ancestral_steps_sample_the_distribution() -> Residual:
 
 
 def x108_samplers_reach_the_distribution() -> Residual:
-    """Other samplers with the exact score sample the data: Kolmogorov distance.
+    """Other samplers with the exact score sample the data (Kolmogorov).
 
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models; Lu et al. 2022,
     DPM-Solver++; Karras et al. 2022, Elucidating the Design Space of Diffusion-Based Generative
@@ -216,7 +216,7 @@ def x108_samplers_reach_the_distribution() -> Residual:
 
 
 def x108_langevin_samples_the_distribution() -> Residual:
-    """Annealed Langevin with the exact score samples the data: Kolmogorov distance.
+    """Annealed Langevin with the exact score samples the data (Kolmogorov).
 
     With fewer steps the samples lag behind the falling noise.
 

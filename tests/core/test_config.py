@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monge.core.config import Config, Configured, Range, RunRef
+from monge.core.config import MAX_INT, Config, Configured, Range, RunRef
 from monge.core.config_help import help_of
 from monge.core.errors import UsageError
 from monge.core.overrides import Overrides
@@ -59,7 +59,7 @@ def test_survives_json(train_config):
     st.floats(1e-6, 1e6),
     st.booleans(),
     st.lists(st.integers(-9, 9), max_size=4),
-    st.none() | st.integers(),
+    st.none() | st.integers(-MAX_INT, MAX_INT),
     st.text(st.characters(blacklist_categories=["Cs"]), max_size=8),
 )
 def test_overrides_equal_keywords(width, rate, flag, sizes, maybe, name):

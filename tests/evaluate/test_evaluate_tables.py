@@ -92,6 +92,7 @@ def test_a_target_of_one_column_is_evaluated(model, target, folder):
     assert all(math.isfinite(score.value) for score in found.values()), found
 
 
+@pytest.mark.slow
 def test_predictors_of_one_column_are_compared(folder, monkeypatch):
     monkeypatch.setenv("MONGE_RUNS", str(folder / "runs"))
     board = monge.compare(

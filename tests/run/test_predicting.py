@@ -89,7 +89,8 @@ def test_a_sample_is_not_the_mean(people):
     assert not first["pay"].equals(other["pay"])
     assert set(first["mood"]) <= {"brisk", "calm", "wild"}
     mode = fitted.predict(people / "new.csv", by="mode")
-    np.testing.assert_allclose(mode["pay"], fitted.predict(people / "new.csv")["pay"], rtol=1e-5)
+    mean = fitted.predict(people / "new.csv")["pay"]
+    np.testing.assert_allclose(mode["pay"], mean, atol=0.005)  # a mode has the data's decimals
     several = fitted.predict(people / "new.csv", "passes=5")
     assert not np.allclose(several["pay"], mode["pay"])
 

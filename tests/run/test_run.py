@@ -322,7 +322,7 @@ def test_refusals_name_the_remedy(binary):
         DataError,
         match=r"made.*data\.missing=drop.*baseline\.\S+, .*latent\.vae",
     ):
-        monge.fit("made", holes, budget="1steps")
+        monge.fit("made", holes, "data.missing=ignore", budget="1steps")
     with pytest.raises(UsageError, match=r"sample\.cached=false"):
         monge.fit("made", binary, "sample.cached=false", budget="1steps")
     with pytest.raises(UsageError, match="tpu"):
