@@ -15,6 +15,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -119,7 +120,7 @@ def read(path: Path, options: Options) -> DelimitedTable:
     return DelimitedTable(frame, lines, layout.named, notes)
 
 
-class TextFile:
+class TextFile(AbstractContextManager["TextFile"]):
     """The UTF-8 text of a file, some lines at a time, unpacked where its name ends in .gz."""
 
     def __init__(self, path: Path) -> None:
@@ -131,9 +132,6 @@ class TextFile:
             self.rest = self.file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
         except (OSError, EOFError, zlib.error) as error:
             raise self.unreadable(error) from error
-
-    def __enter__(self) -> TextFile:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.file.close()
