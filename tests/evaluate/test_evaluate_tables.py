@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("model", ["made", "vae"])
+@pytest.mark.parametrize("model", ["made", pytest.param("vae", marks=pytest.mark.slow)])
 def test_every_metric_of_a_table_with_holes_is_finite(model, folder, capsys):
     monge.fit(
         model, str(folder / "people.csv"), "data.test=0.3", budget="30steps", out=folder / model
