@@ -126,6 +126,8 @@ def command(
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     batch = unknown_cells(batch, found.space, keep_holes)
     by = chosen_by(mean, median, count)
+    if interval is not None and out.suffix != ".csv":
+        raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")
     if hide:
         hidden = mask(hide, found.space)
         steps = batch.x.shape[1] if found.space.varies else None  # padded to these rows' longest
@@ -189,8 +191,6 @@ def chosen_by(mean: bool, median: bool, count: int) -> FillBy:
 
 def write_intervals(run: Run, completed: Completed, out: Path, row_keys: Any) -> None:
     """A table whose filled-in numbers have the ends of their intervals beside them."""
-    if out.suffix != ".csv":
-        raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")
     table = frame(run, completed.x, row_keys)
     if completed.low is None or completed.high is None:
         raise UsageError("--interval needs completions of numbers; leave it out")

@@ -27,7 +27,7 @@ from ..data.codecs.scalar import MISSING, Binary, Categorical, Number, listed
 from ..data.dataset import View
 from ..evaluate.likelihood import RowLikelihoods
 
-Comparison = Literal["=", "!=", "<", "<=", ">", ">="]
+ComparisonSign = Literal["=", "!=", "<", "<=", ">", ">="]
 CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*$", re.S)
 FIRST_TRY = 2000
 """Rows sampled to see how often the conditions hold."""
@@ -50,7 +50,7 @@ class ColumnCondition:
     none."""
 
     name: str
-    sign: Comparison
+    sign: ComparisonSign
     codes: tuple[float, ...]  # as the column is encoded
     text: str
     empty: float | None = None  # the code of an empty cell, if that is not NaN

@@ -13,7 +13,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.diffusion._units import TableUnits
+from monge.models.diffusion._units import EmbeddedRowUnits
 from monge.models.diffusion.ddpm import DDPM
 from monge.models.diffusion.score_sde import ScoreSDE
 from monge.models.diffusion.vdm import VDM
@@ -85,7 +85,7 @@ def holes(x: Tensor) -> Tensor:
 def test_the_last_step_sums_to_one(deviation):
     space, batch = table()
     batch = batch[batch.x[:, AMOUNT] > 0]
-    units = TableUnits(space).double()
+    units = EmbeddedRowUnits(space).double()
     units.fit(batch.x)
     base = batch.x[:1]
     mean = units.to_units(base) + 0.3
@@ -280,7 +280,9 @@ def test_values_outside_the_support_are_refused():
 
 def test_very_many_names_have_points_of_few_dimensions():
     names = Space(kind="label", size=500, name="name", rows=500)
-    units = TableUnits(Space(kind="columns", shape=(1,), columns=(names,), rows=500)).double()
+    units = EmbeddedRowUnits(
+        Space(kind="columns", shape=(1,), columns=(names,), rows=500)
+    ).double()
     codes = torch.arange(500)[:, None].double()
     units.fit(codes)
     y = units.to_units(codes)

@@ -130,7 +130,7 @@ class EventUnits(nn.Module, abc.ABC):
 
 def units_of(space: Space) -> EventUnits:
     """The units of the data: embedded rows for tables, else standardised numbers."""
-    return TableUnits(space) if space.kind in TABLE_KINDS else Units(space)
+    return EmbeddedRowUnits(space) if space.kind in TABLE_KINDS else Units(space)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Units(EventUnits):
         return self.space
 
 
-class TableUnits(EventUnits):
+class EmbeddedRowUnits(EventUnits):
     """The vectors of rows of a table; `rows.components` components in all."""
 
     def __init__(self, space: Space) -> None:
@@ -404,7 +404,7 @@ class ColumnDenoiser(OwnDenoiser):
 
     gives_guess = False
 
-    def __init__(self, units: TableUnits) -> None:
+    def __init__(self, units: EmbeddedRowUnits) -> None:
         super().__init__()
         self.owner = (units,)  # a tuple, since the model has the units as a part already
 
