@@ -1,0 +1,1 @@
+"""HTTP: what the server and the studio share, and the server of fitted models."""
