@@ -1,0 +1,1 @@
+"""The studio: look at data, fit, ask and compare from a browser."""

@@ -1,0 +1,139 @@
+"""Pages: templates, errors as pages, and links that keep what a form says."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ..core.errors import MongeError
+from ..train.cost_description import duration, size
+from . import charts
+
+HERE = Path(__file__).parent
+POLICY = {"referrer-policy": "same-origin"}
+"""Without a referrer a browser sends the forms of a page with the origin null; other sites get
+none."""
+FRAGMENT = "x-fragment"
+"""The header with which a script asks for a part of a page alone."""
+
+
+@functools.cache
+def environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "number": lambda value: "" if value is None else charts.number(float(value)),
+        "cell": cell,
+        "size": size,
+        "duration": duration,
+        "ago": ago,
+        "url": url_part,
+        "signed": lambda value: f"{value:+.4g}",
+    }
+    found.globals["link"] = link
+    return found
+
+
+def url_part(text: Any) -> str:
+    return quote(str(text), safe="")
+
+
+def link(path: str, **query: Any) -> str:
+    """A path with a query; entries that are None are left out."""
+    known = {key: value for key, value in query.items() if value is not None}
+    return f"{path}?{urlencode(known, doseq=True)}" if known else path
+
+
+def cell(value: Any) -> str:
+    """A cell of a table for people; an empty one is empty."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return charts.number(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(cell, value))
+    text = str(value)
+    return "" if text in ("NaT", "<NA>") else text
+
+
+def ago(moment: float | None) -> str:
+    """How long ago something was, in words."""
+    if moment is None:
+        return ""
+    seconds = max(time.time() - moment, 0)
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' * (count > 1)} ago"
+    return "just now"
+
+
+def wants_fragment(request: Request) -> bool:
+    return FRAGMENT in request.headers
+
+
+def render(
+    request: Request, template: str, code: int = 200, headers: Any = None, **context: Any
+) -> HTMLResponse:
+    """A page, or the part of it that a script asked for."""
+    known = {"request": request, "path": request.url.path, "fragment": wants_fragment(request)}
+    text = environment().get_template(template).render(**{**known, **context})
+    return HTMLResponse(text, code, {**POLICY, **(headers or {})})
+
+
+def error_page(request: Request, error: Exception, status: int) -> Response:
+    """The sentence of an error, as a page or as the part that a script asked for."""
+    return render(request, "error.html", status, title="Something is missing", sentence=str(error))
+
+
+def failure(request: Request, error: Exception) -> Response:
+    """What went wrong, in one sentence; the status says whose fault it is."""
+    if isinstance(error, MongeError):
+        return error_page(request, error, 422)
+    if isinstance(error, OSError) and error.filename is not None:
+        return error_page(
+            request,
+            RuntimeError(
+                f"cannot open or write {error.filename} ({error.strerror}); check the path, its "
+                "permissions and the free disk space"
+            ),
+            500,
+        )
+    return error_page(
+        request,
+        RuntimeError(f"internal error ({type(error).__name__}: {error}); reload the page"),
+        500,
+    )
+
+
+def settings_of(query: Mapping[str, str], head: str = "set.") -> list[str]:
+    """The settings that a form holds as `set.NAME`, empty ones left out."""
+    return [
+        f"{key.removeprefix(head)}={value.strip()}"
+        for key, value in query.items()
+        if key.startswith(head) and value.strip()
+    ]
+
+
+def whole(text: str | None, default: int, low: int, high: int) -> int:
+    """A whole number of a form, within limits; the default if there is none."""
+    try:
+        return min(max(int(text or default), low), high)
+    except ValueError:
+        return default
