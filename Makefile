@@ -37,3 +37,4 @@ bench: install
 	@$(PY) -m benchmarks.diffusion
 	@$(PY) -m benchmarks.beam
 	@$(PY) -m benchmarks.tokens
+	@$(PY) -m benchmarks.serving

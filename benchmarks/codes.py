@@ -24,7 +24,7 @@ import monge
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.run.run import Run
-from monge.train.device import ComputeConfig
+from monge.run.saved import ComputeConfig
 
 TASKS = {
     "strokes": ("strokes", ()),

@@ -33,7 +33,7 @@ import monge
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.models.latent.vae import VAE
-from monge.train.device import ComputeConfig
+from monge.run.saved import ComputeConfig
 
 COLUMNS, MASKED = 11, 5
 SELF = (
@@ -88,7 +88,7 @@ def completed(name: str, frame: pd.DataFrame, budget: str, threads: int) -> Tens
             out=f"{folder}/run",
             compute=ComputeConfig("cpu", threads=threads),
         )
-        batch = run.rows(frame, "all").batch(torch.arange(len(frame)))
+        batch = run.split(frame, "all").batch(torch.arange(len(frame)))
         if masked:
             assert isinstance(run.model, VAE), "vae"
             return conditional_mean(run.model, batch)

@@ -69,7 +69,7 @@ def main() -> None:
 def measure(name: str, model: str, settings: Sequence[str], budget: str) -> None:
     """Print one fit on one thread beside its references."""
     import monge
-    from monge.train.device import ComputeConfig
+    from monge.run.saved import ComputeConfig
 
     task, started = TASKS[name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ import torch
 import monge
 from monge.evaluate.likelihood import row_likelihoods
 from monge.run.run import Run
-from monge.train.device import ComputeConfig
+from monge.run.saved import ComputeConfig
 
 MODELS = {
     "vae": ("vae", ()),

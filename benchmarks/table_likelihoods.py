@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 
 import monge
-from monge.train.device import ComputeConfig
+from monge.run.saved import ComputeConfig
 
 REFERENCES = {"gaussian": (), "mixture": ("components=10",)}
 

@@ -96,7 +96,7 @@ def measure(name: str, split: int, members: int, settings: Sequence[str]) -> Fou
     from monge.core.abilities import HasLikelihood
     from monge.evaluate.likelihood import chunks
     from monge.evaluate.predictions import predict, prediction_metrics
-    from monge.train.device import ComputeConfig
+    from monge.run.saved import ComputeConfig
 
     started = time.perf_counter()
     source = data.open(f"uci/{name}", f"split={split}", f"valid={HELD}")

@@ -56,7 +56,7 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
 
     def within(step: int) -> None:
         params = net.window(model.entries(past, torch.zeros(1, dtype=torch.long)))[:, 0]
-        state.distribution.sample(params + model.offset[0], state.noise[step], 0)
+        state.homes[0][0].sample(params + model.offset[0], state.noise[step], 0)
 
     times: dict[str, list[float]] = {
         "queues": [],

@@ -1,7 +1,7 @@
 """Every family of deep generative model behind one contract.
 
     import monge
-    run = monge.fit("vae", "digits", "latent=8", budget="60s")
+    run = monge.fit("vae", "digits", latent=8, budget="60s")
     images = run.sample(64)
     print(run.log_likelihood().mean)
 
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from .core.train_config import OptimiserConfig, TrainConfig
     from .data import open
     from .estimator import Estimator
+    from .report.run import write_report
+    from .run.distance import distance
+    from .run.recommendation import describe
     from .run.run import Run, fit, load
 
 
@@ -109,9 +112,12 @@ __all__ = [
     "UsageError",
     "__version__",
     "compare",
+    "describe",
+    "distance",
     "fit",
     "load",
     "open",
+    "write_report",
 ]
 
 EXPORTS = {
@@ -153,6 +159,9 @@ EXPORTS = {
     "core.train_config": ("OptimiserConfig", "TrainConfig"),
     "data": ("open",),
     "estimator": ("Estimator",),
+    "report.run": ("write_report",),
+    "run.distance": ("distance",),
+    "run.recommendation": ("describe",),
     "run.run": ("Run", "fit", "load"),
 }
 """The module of each public name."""

@@ -44,7 +44,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import registry
 from .core.abilities import Ability, CanEncode, CanSample, HasLikelihood
-from .core.config import Config
+from .core.config import Config, as_settings
 from .core.rng import GOLDEN
 
 if TYPE_CHECKING:
@@ -196,9 +196,7 @@ class Estimator(TransformerMixin, BaseEstimator):
 
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         whole = self.config if isinstance(self.config, Config) else None
-        fields = (
-            [] if whole else [f"{name}={value}" for name, value in self.config_overrides().items()]
-        )
+        fields = [] if whole else list(as_settings(self.config_overrides()))
         with tempfile.TemporaryDirectory() as folder:
             run = fit(
                 whole or self.model,
@@ -305,7 +303,7 @@ class Estimator(TransformerMixin, BaseEstimator):
         """Validated rows: a frame if the model was fitted to a table, otherwise an array."""
         import pandas as pd
 
-        from .data.readers.tables import as_pandas
+        from .data.frames import as_pandas
 
         least, found = LEAST_ROWS if reset else 1, as_pandas(X)
         if isinstance(found, pd.DataFrame):

@@ -1,5 +1,6 @@
-"""The models of the library and of user files: every public file under models/ is one model.
+"""The models of the library and of user files, and which of them support some data.
 
+Every public file under models/ is one model.
 Listing reads syntax trees and imports nothing; only `find` imports, and only the file it needs.
 """
 
@@ -10,18 +11,19 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .core.config import USER_MODULE
-from .core.errors import UsageError, nearest
+from .core.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
     from .core.config import Config
     from .core.model import Model
+    from .core.space import Space
 
 
 PACKAGE = Path(__file__).parent
@@ -99,7 +101,14 @@ def abilities(line: Lineage) -> tuple[str, ...]:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or null bytes
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        raise UsageError(
+            f"{path}{line}: expected Python, found a mistake ({reason}); correct the file"
+        ) from error
 
 
 @cache
@@ -233,5 +242,91 @@ def load_file(path: Path) -> type[Model]:
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         sys.modules[name] = module
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        try:
+            spec.loader.exec_module(module)  # type: ignore[union-attr]
+        except BaseException:
+            del sys.modules[name]  # half a module must not count as loaded
+            raise
     return getattr(sys.modules[name], owner)
+
+
+def error_in_user_file(error: BaseException) -> str | None:
+    """What to say of an error raised in or below a user's model file: the file, the line and the
+    cause; None for other errors."""
+    place, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").startswith(USER_MODULE):
+            place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    if place is None:
+        return None
+    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{place}: {cause}; correct the model file (--debug shows the traceback)"
+
+
+GENERATIVE = {"sample", "log-likelihood"}
+"""A model of the event's distribution has at least one of these abilities."""
+
+
+def check_compatible(name: str, owner: type[Model], space: Space) -> None:
+    """Raise a DataError if the model does not support the data; it names models that do."""
+    if space.kind not in owner.events:
+        expected = " or ".join(sorted(owner.events))
+        if owner.is_predictor and owner.events & {part.kind for part in space.given.values()}:
+            raise DataError(
+                f"{name} predicts {expected}, the target of these data is {space}; choose it with "
+                "--target, or pair images by adding +edges or +low2 to the data name"
+            )
+        raise DataError(
+            f"{name}: expected {expected}, found {space}; {suggest_models(space, owner)}"
+        )
+    for field, part in space.given.items():
+        if part.kind not in owner.givens:
+            expected = " or ".join(sorted(owner.givens)) or "no condition"
+            raise DataError(
+                f"{name} expects {expected} as a condition, {field!r} is {part}; "
+                f"remove it from --given, or {suggest_models(space, owner)}"
+            )
+    if space.missing and not owner.supports_missing:
+        raise DataError(
+            f"{name} cannot train on rows with missing values; drop such rows with "
+            "data.missing=drop, fill them in with `monge complete`, or "
+            f"{suggest_models(space, owner)}"
+        )
+    varying = next(variable_length_parts(space), None)
+    if varying and not owner.supports_variable_length:
+        raise DataError(
+            f"{name} needs rows of equal length, those of {varying.name} differ ({varying}); "
+            f"{suggest_models(space, owner)}"
+        )
+    if reason := owner.unsupported_reason(space):
+        raise DataError(reason)
+
+
+def variable_length_parts(space: Space) -> Iterator[Space]:
+    """The event and the conditions whose rows differ in length; conditions that are text may
+    always do."""
+    conditions = (part for part in space.given.values() if part.kind != "tokens")
+    return (part for part in (space, *conditions) if part.varies)
+
+
+def join_with_or(names: Sequence[str]) -> str:
+    """Alternatives in a sentence: a, b or c."""
+    return " or ".join([", ".join(names[:-1]), names[-1]][len(names) < 2 :])
+
+
+def suggest_models(space: Space, instead_of: type[Model]) -> str:
+    """The end of an error message: the models that support this data; predictors are suggested
+    only in place of a predictor."""
+    kinds = {part.kind for part in space.given.values()}
+    names = [
+        entry.name
+        for entry in entries()
+        if space.kind in entry.events
+        and kinds <= set(entry.givens)
+        and (entry.supports_missing or not space.missing)
+        and (entry.supports_variable_length or not any(variable_length_parts(space)))
+        and (instead_of.is_predictor or not entry.is_predictor)
+        and GENERATIVE & set(entry.abilities)
+    ]
+    return f"use {join_with_or(names)}" if names else "no model supports such data yet"

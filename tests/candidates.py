@@ -12,12 +12,13 @@ import small_data
 import torch
 
 from monge import registry
-from monge.compatibility import check_compatible
 from monge.core.abilities import HasCritic, HasDiscriminator, HasLikelihood
 from monge.core.batch import Batch
+from monge.core.config import Config
 from monge.core.errors import DataError
 from monge.core.space import Space
 from monge.evaluate.likelihood import HeldOutScorer
+from monge.registry import check_compatible
 from monge.train.budget import Budget
 from monge.train.loop import evaluate_ema, fit
 from monge.train.trainer import Trainer
@@ -83,6 +84,17 @@ def every(*abilities: type, given: bool | None = None, finite: bool = False, fie
         and (not field or field in registry.find(name).SamplingConfig.__dataclass_fields__)
     ]
     return pytest.mark.parametrize(("name", "kind", "given"), cases)
+
+
+def short_options(model) -> Config:
+    """Sampling options with short chains and few steps, for checks that hold whatever their
+    number is."""
+    options = model.SamplingConfig()
+    short = {"moves": 3, "leaps": 2, "resamples": 2, "sampler.steps": 4}
+    fields = options.__dataclass_fields__
+    return options.override(
+        *(f"{name}={n}" for name, n in short.items() if name.partition(".")[0] in fields)
+    )
 
 
 class Subject:

@@ -28,12 +28,15 @@ def saved_outcome(
     seed: int = 0,
     shape: int = 2,
     fingerprint: str = "a",
+    overrides: tuple[str, ...] = (),
+    **fields: object,
 ) -> Outcome:
     """The outcome of a job, with its folder as the leaderboard reads it."""
     run = folder / f"{name}-{seed}"
     run.mkdir()
-    space = {"is": "data/space", "kind": "real", "shape": [shape]}
-    metadata = storage.with_format({"space": space, "data": {"fingerprint": fingerprint}})
+    space = {"is": "data/space", "kind": "real", "shape": [shape], **fields}
+    origin = {"name": "table", "fingerprint": fingerprint, "overrides": overrides}
+    metadata = storage.with_format({"space": space, "data": origin})
     (run / "run.json").write_text(json.dumps(metadata))
     metrics = {
         "energy_distance": Metric(value, "distance", 0.1, "energy"),

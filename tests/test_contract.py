@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import small_data
 import torch
-from candidates import every, subject, supported, takes, trained
+from candidates import every, short_options, subject, supported, takes, trained
 from training import assert_unbroken
 
 from monge import registry
@@ -30,7 +30,6 @@ from monge.core.abilities import (
     HasMode,
 )
 from monge.core.batch import Batch
-from monge.core.config import Config
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 
@@ -252,16 +251,6 @@ def test_codes_have_the_shape_of_the_latent(name, kind, given):
     assert model.decode(z, rows.given).shape == rows.x.shape
 
 
-def short_chain(model) -> Config:
-    """Sampling options with a short chain, if the model completes by one."""
-    options = model.SamplingConfig()
-    return (
-        options.override("moves=3", "leaps=2")
-        if "moves" in options.__dataclass_fields__
-        else options
-    )
-
-
 @every(CanComplete)
 def test_completing_keeps_observed_values(name, kind, given):
     model, *_ = trained(name, kind, given)
@@ -270,7 +259,7 @@ def test_completing_keeps_observed_values(name, kind, given):
     seen = torch.zeros(20, case.space.dims, dtype=torch.bool)
     seen[:, : case.space.dims // 2] = True
     seen = seen.reshape(20, *case.space.shape)
-    incomplete, options = replace(rows, observed=seen), short_chain(model)
+    incomplete, options = replace(rows, observed=seen), short_options(model)
     x = model.complete(incomplete, options, make_generator(0))
     assert x.shape == rows.x.shape
     assert torch.equal(x[seen], rows.x.to(x.dtype)[seen])

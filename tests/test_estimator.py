@@ -3,15 +3,17 @@ numbers."""
 
 import pickle
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -231,3 +233,22 @@ def test_folds_are_stratified_and_pipelines_work():
     assert pipe.score(X, y) > 0.85
     codes = make_pipeline(StandardScaler(), monge.Estimator("vae", budget="3steps"))
     assert len(codes.fit_transform(X)) == 150
+
+
+def test_columns_are_transformed_before_and_pipelines_are_stored(birds, tmp_path):
+    X, y = birds
+    parts = ColumnTransformer(
+        [
+            ("names", OneHotEncoder(sparse_output=False), ["kind"]),
+            ("mass", "passthrough", ["mass"]),
+        ]
+    )
+    config = {"net": {"width": 8}, "train": {"lr": 2e-2}}
+    model = monge.Estimator("predict.mlp", config, budget="20steps", random_state=0)
+    pipe = make_pipeline(parts.set_output(transform="pandas"), model).fit(X, y)
+    assert list(model.feature_names_in_) == list(pipe[:-1].get_feature_names_out())
+    assert pipe[-1].model_.config.net.width == 8
+    joblib.dump(pipe, tmp_path / "pipe")
+    again = joblib.load(tmp_path / "pipe")
+    np.testing.assert_array_equal(again.predict_proba(X), pipe.predict_proba(X))
+    assert clone(pipe)[-1].get_params()["config"] == config

@@ -5,11 +5,35 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
+
+from ..core.errors import MAX_SEED, UsageError
+from ..core.files import is_stream
+from ..run.storage import check_output_path
+
+
+class Output(click.Path):
+    """A file to write, outside the files that belong to a run, whose suffix names a format that
+    the command writes; a device or pipe may have any name."""
+
+    def __init__(self, *suffixes: str) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self.suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        out = check_output_path(Path(os.fsdecode(super().convert(value, param, ctx))))
+        if out.suffix not in self.suffixes and not is_stream(out):
+            raise UsageError(
+                f"cannot write {out.suffix or 'a file without a suffix'}; "
+                f"use {' or '.join(self.suffixes)}"
+            )
+        return out
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +61,7 @@ class Console:
     @property
     def is_interactive(self) -> bool:
         """Whether stderr is a terminal, so that a progress bar may be shown."""
-        return sys.stderr.isatty() and not self.quiet
+        return sys.stderr is not None and sys.stderr.isatty() and not self.quiet
 
     def note(self, text: str) -> None:
         """Print a remark on stderr, unless --quiet or --json is given."""
@@ -54,7 +78,7 @@ class Console:
     def width(self, err: bool = False) -> int | None:
         """Characters per line of the terminal; None if the stream is a file or a pipe."""
         stream = sys.stderr if err else sys.stdout
-        if not stream.isatty():
+        if stream is None or not stream.isatty():  # None: closed before the start
             return None
         from rich.console import Console as Terminal
 
@@ -68,6 +92,31 @@ class Console:
         from ._table import format_table
 
         return format_table(head, rows, keys, self.width(err))
+
+
+class Limited(click.ParamType):
+    """A whole number from 0 to a limit that help does not show."""
+
+    name = "integer"
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= self.most:
+            self.fail(
+                f"expected a whole number from 0 to {self.most}, found {value!r}", param, ctx
+            )
+        return number
+
+
+SEED = Limited(MAX_SEED)
+THREADS = Limited(max(64, os.cpu_count() or 1))
+"""A number of threads; absurd ones would end the process."""
 
 
 def with_choices(text: str, choices: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._cost import describe_cost_dict, duration
+from ..train.cost_description import describe_cost_dict, duration
 from ._output import Console, common
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ COLUMNS = {
     metavar="ADDRESS",
     help="Fit on a Ray cluster whose machines share this directory: its address, auto or local.",
 )
+@click.option(
+    "--threads",
+    type=click.IntRange(0),
+    default=0,
+    help="CPU threads per fit; 0: the fits share the cores.",
+)
 @click.option("--one", is_flag=True, help="One model per family instead of all.")
 @click.option(
     "--given", multiple=True, metavar="FIELD", help="Condition on this field; may be repeated."
@@ -57,7 +63,8 @@ COLUMNS = {
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Directory of the comparison; an interrupted one is continued.",
+    help="Directory of the comparison; an interrupted one is continued. By default named after "
+    "DATA; a comparison with other settings gets a number.",
 )
 @common
 def command(
@@ -68,6 +75,7 @@ def command(
     seeds: int,
     jobs: int,
     ray: str | None,
+    threads: int,
     one: bool,
     given: tuple[str, ...],
     target: tuple[str, ...],
@@ -94,6 +102,7 @@ def command(
             target=target,
             out=out,
             ray=ray,
+            threads=threads,
             on_event=reporter.report,
         )
     except KeyboardInterrupt:
@@ -142,11 +151,11 @@ class ProgressReporter:
         if self.console.verbose:
             for name, reason in plan.refused.items():
                 self.console.note(f"{name} is left out: {reason}")
-        elif holes := [name for name, why in plan.refused.items() if "missing values" in why]:
-            self.console.note(
-                f"{len(holes)} models are left out because they cannot train on missing values; "
-                "data.missing=drop leaves out such rows instead"
-            )
+        elif plan.refused:
+            lines = "".join(f"\n  {line}" for line in plan.left_out)
+            self.console.note(f"{len(plan.refused)} models are left out (-v says more){lines}")
+            if any("missing values" in why for why in plan.refused.values()):
+                self.console.note("data.missing=drop leaves out rows with missing values instead")
 
 
 def job_title(event: JobStarted | Outcome) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import DataError, UsageError
-from ._output import Console, common
-from ._writers import OUTPUT, frame, write, write_table
+from ..run.writers import frame, write, write_table
+from ._output import SEED, Console, Output, common
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,11 +83,13 @@ PARTS = ("lower", "upper", "left", "right", "box")
 @click.option(
     "-o",
     "--out",
-    type=OUTPUT,
+    type=Output(".csv", ".npz", ".png", ".wav"),
     required=True,
     help="File: .csv, .npz, or .png (each row masked, completed and true).",
 )
-@click.option("--seed", default=0, show_default=True, help="Same seed, same completions.")
+@click.option(
+    "--seed", type=SEED, default=0, show_default=True, help="Same seed, same completions."
+)
 @common
 def command(
     console: Console,
@@ -115,7 +117,7 @@ def command(
     import torch
 
     from ..core.abilities import CanComplete
-    from ..core.overrides import Overrides
+    from ..core.config import Overrides
     from ..run import run as runs
     from ..run.completion import POINT_DRAWS, unknown_cells
 
@@ -159,7 +161,8 @@ def command(
         console.note(note)
     nothing = int((completed.filled.flatten(1).all(1)).sum())
     if nothing:
-        console.note(f"{nothing} rows have no known cell and are sampled as new rows")
+        empty = "1 row has" if nothing == 1 else f"{nothing} rows have"
+        console.note(f"{empty} no known cell; such rows are sampled as new ones")
     method = (
         "resampled from whole rows, " + " ".join(anew)
         if anew

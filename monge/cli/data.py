@@ -1,20 +1,20 @@
-"""List built-in data sets, or show how a file is read
+"""List built-in data sets, or describe a file and recommend models for it
 
-Kinds, sizes, missing cells and constant columns of any data that `monge fit` reads.
+Columns, problems with a remedy each, and the commands to start with.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from ._output import Console, common, with_choices
 
-UNIFORM = ("rows", "dropped")
-"""Entries that are equal for all fields and shown once."""
-MAX_NAMES = 4
-"""Categories shown per field."""
+if TYPE_CHECKING:
+    from ..data.description import Problem
+    from ..run.recommendation import Recommendation
 
 
 @click.command("data")
@@ -22,61 +22,77 @@ MAX_NAMES = 4
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @common
 def command(console: Console, what: str | None, settings: tuple[str, ...]) -> None:
-    """List the built-in data sets, or show how WHAT (a name, a file or a folder) is read.
+    """List the built-in data sets, or describe WHAT (a name, a file or a folder): how each column
+    is read, problems and what to do about them, and the models to start with.
 
     KEY=VALUE sets a data option such as data.header=no; the prefix data. may be left out.
     """
-    from .. import data
-
     if what is None:
-        rows = [{"name": name, "summary": summary} for name, summary in data.names()]
-        known = console.table(("name", "summary"), [list(row.values()) for row in rows])
-        console.result(
-            rows,
-            f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
-            "images, of audio, of text, of splits, or of sentence pairs (train.de, "
-            f"train.en).\n\n{data_options(console)}",
-        )
+        list_known(console)
         return
-    source = data.open(what, *(setting.removeprefix("data.") for setting in settings))
-    fields = source.summary()
-    splits = {name: len(source.view().split(name)) for name in ("train", "valid", "test")}
+    from ..data import description
+    from ..run.recommendation import describe
+
+    found = describe(what, *settings)
+    source, problems, used, advice = (
+        found.source,
+        found.problems,
+        found.settings,
+        found.recommended,
+    )
+    columns = description.columns(source)
+    view = source.view()
+    splits = {name: len(view.split(name)) for name in ("train", "valid", "test")}
     result = {
         "name": source.name,
         "splits": splits,
         "fingerprint": source.fingerprint,
-        "event": str(source.view().space),
-        "fields": fields,
+        "event": str(view.space),
+        "settings": list(used),
+        "fields": source.summary(),
+        "columns": columns,
         "notes": source.notes,
+        "problems": [asdict(problem) for problem in problems],
+        "recommended": [asdict(each) for each in advice],
     }
-    head = [
-        key
-        for key in fields[0]
-        if key not in UNIFORM and any(has_value(field[key]) for field in fields)
+    head = [key for key in columns[0] if any(row[key] is not None for row in columns)]
+    parts = [
+        description.headline(source, splits),
+        console.table(head, [[row[key] for key in head] for row in columns]),
+        "\n".join(source.notes),
+        problem_lines(problems),
+        advice_lines(advice),
     ]
-    less = f"; {source.dropped} with missing cells dropped" if source.dropped else ""
-    counts = ", ".join(f"{count} {name}" for name, count in splits.items())
-    origin = "as given" if source.has_splits else "random, by data.seed"
+    console.result(result, "\n\n".join(filter(None, parts)))
+
+
+def problem_lines(problems: list[Problem]) -> str:
+    if not problems:
+        return "No problems found."
+    found = [f"- {problem.sentence}; {problem.remedy}" for problem in problems]
+    return "\n".join([f"{len(found)} problem{'s' * (len(found) != 1)}:", *found])
+
+
+def advice_lines(advice: list[Recommendation]) -> str:
+    if not advice:
+        return "No model takes these data as they are; `monge models` lists what each takes."
+    lines = ["Models for these data:"]
+    lines += [f"- {each.does}: {', '.join(each.models)}" for each in advice]
+    first = advice[0]
+    return "\n".join([*lines, "", "Start with:", f"  {first.command}", f"  {first.then}"])
+
+
+def list_known(console: Console) -> None:
+    from .. import data
+
+    rows = [{"name": name, "summary": summary} for name, summary in data.names()]
+    known = console.table(("name", "summary"), [list(row.values()) for row in rows])
     console.result(
-        result,
-        f"{source.name}: {result['event']}; rows {counts} ({origin}){less}\n\n"
-        + console.table(head, [[brief(field[key]) for key in head] for field in fields])
-        + "".join(f"\n\n{note}" for note in source.notes),
+        rows,
+        f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
+        "images, of audio, of text, of splits, or of sentence pairs (train.de, "
+        f"train.en).\n\n{data_options(console)}",
     )
-
-
-def has_value(cell: Any) -> bool:
-    """Whether a cell holds a value."""
-    return cell is not None and cell is not False and cell != []
-
-
-def brief(cell: Any) -> Any:
-    """Yes or nothing for a flag, and the first few of many names."""
-    if isinstance(cell, bool):
-        return "yes" if cell else None
-    if isinstance(cell, list) and len(cell) > MAX_NAMES and isinstance(cell[0], str):
-        return [*cell[:MAX_NAMES], "…"]
-    return cell
 
 
 def data_options(console: Console) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import UsageError
-from ._output import Console, common
-from ._writers import OUTPUT, write, write_arrays, write_table
+from ..run.writers import write, write_arrays, write_table
+from ._output import SEED, Console, Output, common
 from .sample import parse_pair
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TABLES = (".csv", ".parquet", ".npz")
 @click.option(
     "-o",
     "--out",
-    type=OUTPUT,
+    type=Output(".csv", ".parquet", ".npz", ".png", ".wav"),
     required=True,
     help="File: .csv, .parquet or .npz of codes, .png for a scatter plot; with a flag below, "
     ".png, .csv or .npz of the decoded rows.",
@@ -82,6 +82,7 @@ TABLES = (".csv", ".parquet", ".npz")
 )
 @click.option(
     "--seed",
+    type=SEED,
     default=0,
     show_default=True,
     help="Seed of the codes of a model without an encoder.",
@@ -116,7 +117,6 @@ def command(
     if given and not transfer:
         raise UsageError(f"--given {given[0]} needs --transfer; add --transfer")
     found = runs.load(run)
-    out.parent.mkdir(parents=True, exist_ok=True)
     if traverse:
         sheet = latent.traverse(found, data, split, row - 1, lines or latent.LINES, steps, seed)
     elif interpolate:
@@ -155,9 +155,10 @@ def write_codes(
             ".csv, .parquet, .npz or .png"
         )
     codes = table(run, data, split)
+    out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".npz":
         arrays: Any = {name: np.array(codes[name].to_list()) for name in codes}
-        write_arrays(out, **arrays)
+        write_arrays(out, arrays)
     elif out.suffix == ".png":
         write_codes(run, codes, out)
     else:

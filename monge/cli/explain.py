@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import UsageError, nearest
-from ._output import Console, common
-from ._writers import OUTPUT
+from ._output import SEED, Console, Output, common
 
 if TYPE_CHECKING:
     from ._attention_steps import AttentionStep
@@ -32,12 +31,14 @@ MAX_TOKENS = 12
 @click.option(
     "-o",
     "--out",
-    type=OUTPUT,
+    type=Output(".png"),
     default="attention.png",
     show_default=True,
     help="File of the plot.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the vectors and weights.")
+@click.option(
+    "--seed", type=SEED, default=0, show_default=True, help="Seed of the vectors and weights."
+)
 @common
 def command(console: Console, topic: str, text: str, causal: bool, out: Path, seed: int) -> None:
     """Explain TOPIC (attention) on the words of TEXT."""
@@ -52,8 +53,6 @@ def command(console: Console, topic: str, text: str, causal: bool, out: Path, se
         raise UsageError(
             f"expected a text of 1 to {MAX_TOKENS} words, found {len(tokens)}; shorten it"
         )
-    if out.suffix != ".png":
-        raise UsageError(f"expected a .png file for the plot, found {out.name}; use -o NAME.png")
     steps = attention_steps(tokens, causal, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_steps(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from ._output import Console, common
-from ._writers import OUTPUT
+from ._output import Console, Output, common
 
 
 @click.command("export")
@@ -18,7 +17,7 @@ from ._writers import OUTPUT
 @click.option(
     "-o",
     "--out",
-    type=OUTPUT,
+    type=Output(".pt2", ".onnx"),
     required=True,
     help="File: .pt2, or .onnx with the extra monge[onnx].",
 )

@@ -5,7 +5,6 @@ Ctrl-C saves a checkpoint and prints how to resume; a run killed at any moment c
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import UsageError
-from ._cost import describe_cost
-from ._output import Console, common
+from ..train.cost_description import describe_cost
+from ._output import SEED, THREADS, Console, common
 
 if TYPE_CHECKING:
     from ..run.run import Run
-    from ..train.loop import Progress
 
 
 @click.command("fit")
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
 @click.option(
     "--budget", help="90s, 5m, 500steps or 3epochs; +60s adds to a resumed run.  [default: 2m]"
 )
-@click.option("--seed", default=0, show_default=True, help="Same seed, same weights.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Same seed, same weights.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option(
     "--precision",
@@ -65,9 +63,7 @@ if TYPE_CHECKING:
     help="Precision of the losses; auto is fp32 for a new run and the run's own with --resume. "
     "Log-likelihoods are always fp32.",
 )
-@click.option(
-    "--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: torch decides."
-)
+@click.option("--threads", type=THREADS, default=0, help="CPU threads; 0: torch decides.")
 @click.option(
     "--compile",
     "compiled",
@@ -100,8 +96,8 @@ def command(
     (data). `monge models MODEL` lists the settings of a model.
     """
     from ..run import run as runs
+    from ..run.saved import ComputeConfig
     from ..train.budget import Budget
-    from ..train.device import ComputeConfig
 
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
@@ -156,6 +152,8 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
 
 def train(console: Console, run: Run, budget: str) -> None:
     """Train with a progress bar on a terminal, or a line per held-out evaluation elsewhere."""
+    from ..run.session import follow
+
     console.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
     if not console.quiet:
         console.note(describe_cost(run.cost, budget))
@@ -173,60 +171,7 @@ def train(console: Console, run: Run, budget: str) -> None:
                 err=True,
             )
         )
-    bar = ProgressBar() if console.is_interactive else None
-    try:
-        for progress in run.train(budget):
-            if bar:
-                bar.show(progress)
-            elif progress.held_out:
-                console.note(line(progress))
-    finally:
-        if bar:
-            bar.close()
-
-
-def line(progress: Progress) -> str:
-    """The progress of training in one line."""
-    loss = sum(progress.terms.values()) if progress.terms else float("nan")
-    held = progress.held_out
-    score = f"held out {held.value:.4f}{' *' if progress.best else ''}  " if held else ""
-    return (
-        f"step {progress.step:>7}  epoch {progress.epoch:>6.1f}  loss {loss:>10.4f}  "
-        f"{score}{progress.speed:.0f} steps/s  {progress.seconds:.0f} s"
-    )
-
-
-class ProgressBar:
-    """A progress bar with loss, held-out score, speed and time left."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-        self.bar = Progress(
-            BarColumn(30),
-            TaskProgressColumn(),
-            TextColumn("{task.description}"),
-            console=Console(file=sys.stderr),
-        )
-        self.task = self.bar.add_task("", total=1.0)
-        self.held = "held out  --"
-        self.bar.start()
-
-    def show(self, progress: Progress) -> None:
-        if progress.held_out:
-            self.held = f"held out {progress.held_out.value:.3f} ({progress.held_out.kind})"
-        fraction = min(progress.fraction, 1.0)
-        left = progress.seconds * (1 - fraction) / max(fraction, 1e-9)
-        loss = sum(progress.terms.values())
-        text = (
-            f"step {progress.step}  loss {loss:.3f}  {self.held}  {progress.speed:.0f} steps/s"
-            f"  {left:.0f} s left"
-        )
-        self.bar.update(self.task, completed=fraction, description=text)
-
-    def close(self) -> None:
-        self.bar.stop()
+    follow(run.train(budget), shown=not console.quiet)
 
 
 STOP_REASONS = {
@@ -272,9 +217,21 @@ def report(console: Console, run: Run) -> None:
     }
     if result.get("refit"):
         summary["refit"] = result["refit"]
-    score = (
-        f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} ({held['kind']})  "
-        if held
-        else ""
-    )
+    score = f"{describe_held_out(run, held)}  " if held else ""
     console.result(summary, f"{score}{run.folder}")
+
+
+def describe_held_out(run: Run, held: dict[str, Any]) -> str:
+    """The held-out metric with its error, per row and, of text, per symbol."""
+    value, stderr = held["value"], held["stderr"]
+    error = "" if stderr is None or stderr != stderr else f" ± {stderr:.4f}"
+    if held["kind"] in ("distance", "loss"):
+        return f"held out: {held['kind']} {value:.4f}{error} {held['unit']}"
+    each = ""
+    if (text := run.view.text) is not None and value is not None:
+        lengths = run.split(None, "valid").lengths
+        steps = run.space.shape[0] if lengths is None else float(lengths[:, 0].double().mean())
+        noun = {"chars": "character", "words": "word", "bytes": "byte"}.get(text.unit, "subword")
+        each = f", {value / steps:.4f} per {noun}"
+    per_row = f"{held['unit']} per row{each} ({held['kind']})"
+    return f"held out: log-likelihood {value:.4f}{error} {per_row}"

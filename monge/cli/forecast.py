@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import UsageError
-from ._output import Console, common
-from ._writers import OUTPUT, write_table
+from ..run.writers import write_table
+from ._output import SEED, Console, Output, common
 
 if TYPE_CHECKING:
     from ..run.forecast import ForecastPaths
@@ -33,9 +33,9 @@ PAST_HORIZONS = 3
     help="Steps to forecast: by default the horizon of the run; later steps are sampled given "
     "earlier ones.",
 )
-@click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
-@click.option("--plot", type=OUTPUT, help="File of a plot: .png.")
-@click.option("--paths", type=OUTPUT, help="File for all trajectories: .csv.")
+@click.option("-o", "--out", type=Output(".csv", ".parquet"), help="File: .csv or .parquet.")
+@click.option("--plot", type=Output(".png"), help="File of a plot: .png.")
+@click.option("--paths", type=Output(".csv"), help="File for all trajectories: .csv.")
 @click.option(
     "-n",
     "count",
@@ -51,7 +51,9 @@ PAST_HORIZONS = 3
     show_default=True,
     help="Probability of the central prediction interval.",
 )
-@click.option("--seed", default=0, show_default=True, help="Same seed, same trajectories.")
+@click.option(
+    "--seed", type=SEED, default=0, show_default=True, help="Same seed, same trajectories."
+)
 @common
 def command(
     console: Console,
@@ -67,7 +69,8 @@ def command(
     seed: int,
 ) -> None:
     """Forecast the series of DATA (by default the one of RUN) after its last step. KEY=VALUE sets
-    a data option (data.gaps=fill) or a sampling option."""
+    a data option (data.gaps=fill) or a sampling option; range=observed samples trajectories anew
+    that leave the range of the series. Natural bounds such as 0 are never left."""
     from ..run import run as runs
     from ..run.forecast import forecast
 
@@ -77,11 +80,10 @@ def command(
         raise UsageError(
             f"--interval: expected a number between 0 and 1 such as 0.8, found {interval:g}"
         )
-    for path, kinds in ((out, (".csv", ".parquet")), (plot, (".png",)), (paths, (".csv",))):
-        if path and path.suffix not in kinds:
-            raise UsageError(f"expected a {' or '.join(kinds)} file, found {path.name}; rename it")
     found = runs.load(run)
     forecasted = forecast(found, horizon, data, settings, count, seed)
+    for note in forecasted.notes:
+        console.note(note)
     table, files = forecasted.table(interval), [path for path in (out, plot, paths) if path]
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)

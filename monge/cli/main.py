@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
 import click
 
-from ..core.errors import MongeError, nearest
+from ..core.errors import MongeError, nearest, shorten_words
+from ..registry import error_in_user_file
 
 FOLDER = Path(__file__).parent
 
@@ -64,7 +66,24 @@ def monge() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run one command line and exit with 0 (done), 1 (the work failed) or 2 (wrong usage)."""
-    sys.exit(attempt(sys.argv[1:] if args is None else args))
+    args = sys.argv[1:] if args is None else args
+    sys.exit(flushed(attempt(args), args))
+
+
+def flushed(code: int, args: list[str]) -> int:
+    """The exit code once everything printed has arrived; a full disk may show only here."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        failed = 1
+    except OSError as error:
+        click.echo(f"monge: cannot write the output ({error.strerror}); free some space", err=True)
+        failed = 1
+    # what is left in the buffer would raise again when the interpreter ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return failed
 
 
 def attempt(args: list[str]) -> int:
@@ -82,6 +101,8 @@ def attempt(args: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
+    except click.UsageError as error:
+        return print_error(with_remedy(error), 2, args)
     except click.ClickException as error:
         return print_error(error.format_message(), 2, args)
     except (click.Abort, KeyboardInterrupt):
@@ -104,8 +125,19 @@ def attempt(args: list[str]) -> int:
         return print_error(internal_error(error), 1, args)
 
 
+def with_remedy(error: click.UsageError) -> str:
+    """The sentence about a wrong command line; one without a remedy gets the command's help."""
+    sentence = error.format_message().rstrip(". ")
+    if ";" in sentence or "?" in sentence:
+        return sentence
+    command = error.ctx.command_path if error.ctx else "monge"
+    return f"{sentence}; `{command} --help` lists what it takes"
+
+
 def internal_error(error: Exception) -> str:
-    return f"internal error ({type(error).__name__}: {error}); rerun with --debug for a traceback"
+    return error_in_user_file(error) or (
+        f"internal error ({type(error).__name__}: {error}); rerun with --debug for a traceback"
+    )
 
 
 def describe_os_error(error: OSError) -> str:
@@ -120,9 +152,10 @@ def describe_os_error(error: OSError) -> str:
 
 def print_error(sentence: str, code: int, args: list[str]) -> int:
     """Print the sentence on stderr, and with --json as JSON on stdout; returns the exit code."""
+    sentence = shorten_words(sentence)
     if "--json" in args:
         click.echo(json.dumps({"error": sentence}))
-    click.echo(f"monge: {' '.join(sentence.split())}", err=True)
+    click.echo(f"monge: {sentence}", err=True)
     return code
 
 

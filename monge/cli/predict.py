@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import UsageError
-from ._output import Console, common
-from ._writers import OUTPUT, write_table
+from ..run.writers import write_table
+from ._output import SEED, Console, Output, common
 
 if TYPE_CHECKING:
     from ..run.predict import By
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("data", required=False)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
+@click.option("-o", "--out", type=Output(".csv", ".parquet"), help="File: .csv or .parquet.")
 @click.option(
     "--by",
     type=click.Choice(["mean", "mode", "sample"]),
@@ -42,7 +41,12 @@ if TYPE_CHECKING:
     type=click.Choice(["train", "valid", "test", "all"]),
     help="Rows to predict: by default all of DATA, or the test rows of RUN.",
 )
-@click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
+@click.option(
+    "--keep-columns",
+    is_flag=True,
+    help="Write the columns of DATA before the predictions; its target becomes NAME_true.",
+)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(
     console: Console,
@@ -53,22 +57,26 @@ def command(
     by: By,
     interval: float,
     split: str | None,
+    keep_columns: bool,
     seed: int,
 ) -> None:
     """Predict the target of every row of DATA (by default the test rows of RUN). KEY=VALUE sets an
     option: passes=50 averages 50 networks with dropout."""
-    from ..core.overrides import Overrides
+    from ..core.config import Overrides
     from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
-    if out and out.suffix not in (".csv", ".parquet"):
-        raise UsageError(
-            f"cannot write {out.suffix or 'a file without a suffix'}; use .csv or .parquet"
-        )
     overrides, found = Overrides.parse(settings), runs.load(run)
     table = found.predict(
-        data, *overrides.model, *overrides.sample, split=split, by=by, interval=interval, seed=seed
+        data,
+        *overrides.model,
+        *overrides.sample,
+        split=split,
+        by=by,
+        interval=interval,
+        keep_columns=keep_columns,
+        seed=seed,
     )
     for note in found.notes:
         console.note(note)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from ._output import Console, common
-from ._writers import OUTPUT
+from ._output import Console, Output, common
 
 
 @click.command("report")
@@ -15,7 +14,7 @@ from ._writers import OUTPUT
 @click.option(
     "-o",
     "--out",
-    type=OUTPUT,
+    type=Output(".html"),
     help="File of the report; by default report.html in the run directory.",
 )
 @common

@@ -1,13 +1,16 @@
-"""List runs with held-out log-likelihood and size, or delete some
+"""List runs with held-out log-likelihood and size, or delete or compact some
 
-A deleted run is moved to the directory .trash beside it and can be restored.
+A deleted run is moved to the directory .trash beside it and can be restored; a compacted one keeps
+its weights and cannot be resumed.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,24 +19,42 @@ import click
 
 from ..core.errors import RunError, UsageError
 from ..run import storage
+from ..train.cost_description import size
 from ._output import Console, common
 
-HEAD = ("run", "model", "data", "step", "held_out", "kind", "bytes")
+HEAD = ("run", "model", "data", "date", "step", "held_out", "kind", "bytes")
+SHOWN = ("run", "model", "data", "date", "step", "held out", "kind", "size")
 
 
 @click.command("runs")
 @click.option(
-    "--delete", multiple=True, metavar="RUN", help="Move this run to the trash; may be repeated."
+    "--delete",
+    multiple=True,
+    metavar="RUN",
+    help="Move this run, or all that a pattern such as 'vae-*' matches, to the trash; may be "
+    "repeated.",
 )
-@click.option("--yes", is_flag=True, help="Delete without asking.")
+@click.option(
+    "--compact",
+    is_flag=True,
+    help="Delete from all finished runs what only resuming needs, such as the optimiser state.",
+)
+@click.option("--yes", is_flag=True, help="Delete or compact without asking.")
 @common
-def command(console: Console, delete: tuple[str, ...], yes: bool) -> None:
+def command(console: Console, delete: tuple[str, ...], compact: bool, yes: bool) -> None:
     """List the runs in ./runs (or MONGE_RUNS), oldest first; damaged ones with their error."""
     if delete:
-        discard(console, list(dict.fromkeys(map(deletable, delete))), yes)
+        names = [name for pattern in delete for name in matching(pattern)]
+        discard(console, list(dict.fromkeys(map(deletable, names))), yes)
+    if compact:
+        compact_finished(console, yes)
     rows = [describe_run(place) for place in storage.listing()]
-    good = [[row[key] for key in HEAD] for row in rows if not row["error"]]
-    text = [console.table(HEAD, good)] if good else []
+    good = [
+        [size(row[key] or 0) if key == "bytes" else row[key] for key in HEAD]
+        for row in rows
+        if not row["error"]
+    ]
+    text = [console.table(SHOWN, good)] if good else []
     text += [f"{row['run']} is damaged: {row['error']}" for row in rows if row["error"]]
     console.result(
         rows,
@@ -41,6 +62,53 @@ def command(console: Console, delete: tuple[str, ...], yes: bool) -> None:
         if rows
         else f"no runs in {storage.home()}; start one with `monge fit MODEL DATA`",
     )
+
+
+def matching(pattern: str) -> list[str]:
+    """The names of the runs that a pattern matches; a name without wildcards is one."""
+    if not any(mark in pattern for mark in "*?["):
+        return [pattern]
+    found = [place.name for place in storage.listing()]
+    if not (names := fnmatch.filter(found, pattern)):
+        raise RunError(f"no run matches {pattern!r}; `monge runs` lists them")
+    return names
+
+
+def compact_finished(console: Console, yes: bool) -> None:
+    """Delete what only resuming needs from every run that has ended, after confirmation."""
+    places = [place for place in storage.listing() if is_resumable(place)]
+    if not places:
+        console.note("no finished run has anything that only resuming needs")
+        return
+    confirm(
+        f"Compact {', '.join(map(str, places))}? They can then not be resumed.", yes, "compact"
+    )
+    for place in places:
+        with storage.locked(place):
+            freed = storage.compact(place)
+        console.note(f"compacted {place}: {size(freed)} freed")
+
+
+def is_resumable(place: Path) -> bool:
+    """Whether a run has ended and can still be resumed; a damaged or interrupted one is not
+    touched."""
+    from ..train import checkpoint
+
+    if not (place / "last.safetensors").exists() or not (place / "best.safetensors").exists():
+        return False
+    try:
+        return checkpoint.about(place / "best.safetensors")["stopped"] != "asked"
+    except (RunError, OSError, KeyError, TypeError):
+        return False
+
+
+def confirm(question: str, yes: bool, option: str) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"--{option} asks for confirmation, which needs a terminal; add --yes")
+    if not click.confirm(question, err=True):
+        raise RunError(f"nothing was {'deleted' if option == 'delete' else 'compacted'}")
 
 
 def deletable(name: str) -> Path:
@@ -62,11 +130,7 @@ def deletable(name: str) -> Path:
 
 def discard(console: Console, places: Sequence[Path], yes: bool) -> None:
     """Move runs to the trash after confirmation."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("--delete asks for confirmation, which needs a terminal; add --yes")
-        if not click.confirm(f"Delete {', '.join(map(str, places))}?", err=True):
-            raise RunError("nothing was deleted")
+    confirm(f"Delete {', '.join(map(str, places))}?", yes, "delete")
     for place in places:
         with storage.locked(place):
             moved = storage.discard(place)
@@ -88,8 +152,10 @@ def describe_run(place: Path) -> dict[str, Any]:
     row["run"] = str(place)
     try:
         row["bytes"] = storage.size(place)
+        started = os.stat(place / "run.json").st_mtime
+        row["date"] = time.strftime("%Y-%m-%d %H:%M", time.localtime(started))
         about = storage.read_metadata(place)
-        row |= {"model": about["model"], "data": about["data"]["name"], "kind": "not fitted"}
+        row |= {"model": about["model"], "data": storage.data_name(about), "kind": "not fitted"}
         if not (place / "best.safetensors").exists():
             return row
         result = checkpoint.about(place / "best.safetensors")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import UsageError
-from ._output import Console, common
+from ..run.writers import check_format, frame, write
+from ._output import SEED, Console, Output, common
 from ._stream_text import sample_text
-from ._writers import OUTPUT, frame, write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--out",
-    type=OUTPUT,
+    type=Output(".png", ".csv", ".npz", ".txt", ".gif", ".wav"),
     help="File: .png, .csv, .npz, .txt, .gif or .wav (several: out-1.wav, out-2.wav and so on).",
 )
 @click.option("--prompt", help="Prompt; the text is streamed as it is generated.")
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     metavar="CONDITION",
     help="Keep rows of a table that satisfy this: sex=female, pclass=1,2, 'age>60'. Repeatable.",
 )
-@click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(
     console: Console,
@@ -71,12 +71,13 @@ def command(
     where: tuple[str, ...],
     seed: int,
 ) -> None:
-    """Generate -n samples from RUN. KEY=VALUE sets a sampling option such as temperature=0.8.
+    """Generate -n samples from RUN. KEY=VALUE sets a sampling option such as temperature=0.8;
+    range=observed samples anew what lies outside the range of the training rows.
 
     Without -o a table is printed as csv and text as text; images and audio are saved in the
-    run's pictures/.
+    run's figures/.
     """
-    from ..core.overrides import Overrides
+    from ..core.config import Overrides
     from ..run import run as runs
 
     found, overrides = runs.load(run), Overrides.parse(settings)
@@ -88,6 +89,7 @@ def command(
     count, conditions = sample_conditions(found, count, given, options)
     for note in found.notes:
         console.note(note)
+    found.notes = ()
     if stream or (out and out.suffix == ".gif"):
         states = found.stream(count, conditions, *options, seed=seed)
         show_stream(console, found, states, out)
@@ -96,22 +98,14 @@ def command(
     if out is None and (found.space.is_image or found.view.sound):
         suffixes = (".wav", ".png") if found.view.sound else (".png",)
         outs = [found.folder / "figures" / f"samples{suffix}" for suffix in suffixes]
+    for path in outs:
+        check_format(found, path)
     if where:
-        chosen = found.sample_where(count, where, conditions, *options, seed=seed)
-        console.note(
-            f"{chosen.kept} of {chosen.tried} rows satisfy the conditions "
-            f"({100 * chosen.acceptance:.3g} %), sampled by {chosen.method}"
-        )
-        x = chosen.x
-    elif found.view.constraints:
-        chosen = found.sample_where(count, (), conditions, *options, seed=seed)
-        console.note(
-            f"{chosen.kept} of {chosen.tried} rows obey the constraints "
-            f"({100 * chosen.acceptance:.3g} %), sampled by rejection"
-        )
-        x = chosen.x
+        x = found.sample_where(count, where, conditions, *options, seed=seed).x
     else:
         x = found.sample_tensor(count, conditions, *options, seed=seed)
+    for note in found.notes:
+        console.note(note)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()
         console.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)

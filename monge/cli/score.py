@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import UsageError
-from ._output import Console, common
-from ._writers import OUTPUT, write_table
+from ..run.writers import write_table
+from ._output import SEED, Console, Output, common
 
 if TYPE_CHECKING:
     from ..evaluate.likelihood import RowLikelihoods
@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--out",
-    type=OUTPUT,
+    type=Output(".csv", ".parquet"),
     help="File (.csv) with a line per row: row, nats, kind, stderr, rank (1 = least likely).",
 )
 @click.option(
-    "--seed", default=0, show_default=True, help="Seed of the noise of a bound or estimate."
+    "--seed",
+    type=SEED,
+    default=0,
+    show_default=True,
+    help="Seed of the noise of a bound or estimate.",
 )
 @common
 def command(
@@ -50,7 +54,7 @@ def command(
 ) -> None:
     """Score DATA (by default the test rows of RUN). KEY=VALUE sets a scoring option such as
     samples=100."""
-    from ..core.overrides import Overrides
+    from ..core.config import Overrides
     from ..run import run as runs
     from ..run.text import perplexity
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import UsageError
-from ._output import Console, common
-from ._writers import OUTPUT
+from ._output import Console, Output, common
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--attention",
-    type=OUTPUT,
+    type=Output(".png"),
     help="File (.png) for a plot of the attention from each output token to the source.",
 )
 @common
@@ -34,13 +33,11 @@ def command(
 ) -> None:
     """Translate TEXT (- for every line of stdin) with RUN. KEY=VALUE sets a search option such as
     beams=10 or penalty=0.6."""
-    from ..core.overrides import Overrides
+    from ..core.config import Overrides
     from ..run import run as runs
     from ..run.text import translate
 
-    texts = (
-        [line for line in sys.stdin.read().split("\n") if line.strip()] if text == "-" else [text]
-    )
+    texts = read_stdin() if text == "-" else [text]
     if not texts or not texts[0].strip():
         raise UsageError(
             "expected a text to translate, found none; give a sentence, or lines on stdin"
@@ -56,14 +53,21 @@ def command(
     console.result(result, "\n".join([*translations, *([str(attention)] if attention else [])]))
 
 
+def read_stdin() -> list[str]:
+    """The lines of standard input that are not blank."""
+    try:
+        lines = [] if sys.stdin is None else sys.stdin.read().split("\n")
+    except (UnicodeDecodeError, ValueError) as error:  # ValueError: it is closed
+        raise UsageError(
+            f"expected UTF-8 text on standard input, found other bytes ({error}); convert it first"
+        ) from error
+    return [line for line in lines if line.strip()]
+
+
 def plot_attention(run: Run, text: str, translation: str, path: Path) -> None:
     from ..plot.attention import write_map
     from ..run.text import cross_attention
 
-    if path.suffix != ".png":
-        raise UsageError(
-            f"expected a .png file for --attention, found {path.name}; use a .png file"
-        )
     path.parent.mkdir(parents=True, exist_ok=True)
     rows, columns, weights = cross_attention(run, text, translation)
     write_map(path, weights.numpy(), rows, columns)

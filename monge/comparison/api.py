@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.errors import DataError
 from ..core.files import replacing
-from ..data.readers.tables import is_frame
+from ..data.frames import as_pandas, is_frame
 from ..report.run import report
 from ..run import storage
 from . import ray_backend
@@ -33,25 +33,57 @@ def compare(
     target: str | Sequence[str] = (),
     out: str | Path | None = None,
     ray: str | None = None,
+    threads: int = 0,
     on_event: Callable[[Comparison | JobStarted | Outcome], None] = lambda _: None,
 ) -> Leaderboard:
-    """Fit the models named, or every model that supports the data, with the same budget on the
-    same rows, and rank them on test rows. `models` may hold data options such as data.seed=1 too.
-    `on_event` is called with the comparison before the first fit, and as each fit starts and
-    ends."""
+    """Fit several models to the same data with the same budget, and rank them on test rows.
+
+    Parameters
+    ----------
+    what : str, Path, frame, array or (x, y) pair
+        The data: a built-in name, a path, or a Python object.
+    *models : str
+        Names of models, by default every model that supports the data, and data options such as
+        "data.seed=1". A model that does not support the data is skipped; `refused` says why.
+    budget : str
+        Budget of each model: "90s", "5m", "500steps" or "3epochs".
+    seeds, jobs, threads : int
+        Fits per model, fits at a time, and CPU threads of each (0: they share the cores).
+    one : bool
+        One model per family instead of all.
+    given, target : list of str
+        Fields that the models are conditioned on, or columns that they predict.
+    out : str or Path, optional
+        The folder of the comparison; an interrupted one is continued. By default it is named
+        after the data, and a second comparison with other settings gets a number.
+    ray : str, optional
+        The address of a Ray cluster to fit on.
+    on_event : callable
+        Called with the comparison before the first fit, and as each fit starts and ends.
+
+    Returns
+    -------
+    Leaderboard
+        One row per model, the best first; `frame` is a table of them.
+
+    Examples
+    --------
+    >>> import monge
+    >>> board = monge.compare("iris", "made", "gaussian", budget="10s")
+    >>> board.frame
+    """
     names = [name for name in models if "=" not in name]
     settings = [setting for setting in models if "=" in setting]
     targets = [target] if isinstance(target, str) else target
-    where = None if out is None else Path(out)
+    where, wanted = None if out is None else Path(out), None
     if not isinstance(what, str | Path):
-        what, where = save_arrays(what, where)
-    comparison = Comparison.create(
-        make_plan(str(what), names, settings, budget, seeds, given, targets, one), where
-    )
+        what, wanted = save_arrays(what, where)
+    plan = make_plan(str(what), names, settings, budget, seeds, given, targets, one)
+    comparison = Comparison.create(plan, where, wanted)
     on_event(comparison)
     outcomes = []
     events: Generator[JobStarted | Outcome, None, None] = (
-        ray_backend.run(comparison, ray) if ray else comparison.run(jobs)
+        ray_backend.run(comparison, ray, threads or 1) if ray else comparison.run(jobs, threads)
     )
     with closing(events):
         for event in events:
@@ -63,15 +95,23 @@ def compare(
 
 
 def save_arrays(what: Any, where: Path | None) -> tuple[str, Path]:
-    """Save a frame or arrays as a file in the comparison's folder, for its processes."""
-    where = where or storage.home() / "compare-arrays"
-    where.mkdir(parents=True, exist_ok=True)
+    """Save a frame or arrays as a file in the comparison's folder, for its processes; the file and
+    the folder."""
+    what = as_pandas(what)
     if is_frame(what):
         text = what.to_csv(index=False)
-        path = where / f"data-{digest(text.encode())}.csv"
+        name = digest(text.encode())
+        where = where or storage.home() / f"compare-frame-{name}"
+        path = where / f"data-{name}.csv"
+        where.mkdir(parents=True, exist_ok=True)
         storage.write(path, text)
         return str(path), where
     pair = isinstance(what, tuple) and len(what) == 2
+    if pair and is_frame(what[0]):
+        raise DataError(
+            "expected a frame with the target as one of its columns, found a frame and a target; "
+            "join them, and name the column by target="
+        )
     arrays = (
         dict(zip("xy", map(np.asarray, what), strict=True)) if pair else {"x": np.asarray(what)}
     )
@@ -80,7 +120,10 @@ def save_arrays(what: Any, where: Path | None) -> tuple[str, Path]:
             f"expected a name, a path, a frame, a numeric array or an (x, y) pair, found a "
             f"{type(what).__name__}; convert it to one of these"
         )
-    path = where / f"data-{digest(*(array.tobytes() for array in arrays.values()))}.npz"
+    name = digest(*(array.tobytes() for array in arrays.values()))
+    where = where or storage.home() / f"compare-arrays-{name}"
+    path = where / f"data-{name}.npz"
+    where.mkdir(parents=True, exist_ok=True)
     with replacing(path) as fresh, open(fresh, "wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
     return str(path), where

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,12 @@ from ..run import storage
 from .runner import RESULTS, Comparison, Outcome
 from .worker import ROWS
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 LIKELIHOOD, DISTANCE = "log_likelihood", "energy_distance"
+SHOWN = (DISTANCE, "c2st", "coverage", "accuracy", "rmse")
+"""Metrics that the table of a leaderboard shows besides the log-likelihood."""
 CONFIDENCE = 0.95
 """Confidence of an interval over seeds."""
 
@@ -89,7 +94,7 @@ class LeaderboardRow:
         return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Leaderboard:
     """The result of a comparison: one row per model, the best first, the failures, the models that
     were left out and why, and the report."""
@@ -104,6 +109,35 @@ class Leaderboard:
     def of(cls, comparison: Comparison, outcomes: Sequence[Outcome]) -> Leaderboard:
         failures = {f"{o.model} (seed {o.seed})": o.failure for o in outcomes if o.failure}
         return cls(comparison.folder, leaderboard(outcomes), failures, comparison.plan.refused)
+
+    def __repr__(self) -> str:
+        skipped = f", {len(self.refused)} models skipped" if self.refused else ""
+        failed = "".join(f"\n{name} failed: {why}" for name, why in self.failures.items())
+        return f"<Leaderboard {self.folder.name}{skipped}>\n{self.frame.to_string()}{failed}"
+
+    def _repr_html_(self) -> str:
+        return self.frame.to_html(na_rep="", float_format="{:.4g}".format)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per model, the best first: log-likelihood with its error and kind, the gap to
+        the best, the metrics that rank models, and seconds of training."""
+        import pandas as pd
+
+        rows = [
+            {
+                "model": row.model,
+                "nats per row": scored.value if scored else None,
+                "±": scored.stderr if scored else None,
+                "kind": scored.kind if scored else None,
+                "gap": row.gap_to_best[0] if row.gap_to_best else None,
+                **{name: row.metrics[name].value for name in SHOWN if name in row.metrics},
+                "seconds": row.seconds,
+            }
+            for row in self.rows
+            for scored in [row.metrics.get(LIKELIHOOD)]
+        ]
+        return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="rank"))
 
     @property
     def reference(self) -> dict[str, Metric]:
@@ -143,23 +177,40 @@ def leaderboard(outcomes: Sequence[Outcome]) -> list[LeaderboardRow]:
 
 def check_comparable(runs: Sequence[Path]) -> None:
     """Raise a RunError if two models have different spaces or were fitted to different data."""
-    known: tuple[Path, str, str] | None = None
+    known: tuple[Path, Mapping[str, Any]] | None = None
     for run in runs:
         about = storage.read(run, "run.json")
-        space = Space.from_dict(about["space"])
-        event = " given ".join([str(space), *map(str, space.given.values())])
-        known = known or (run, event, about["data"]["fingerprint"])
-        first, theirs, fingerprint = known
-        if event != theirs:
+        first, other = known = known or (run, about)
+        space, theirs = (Space.from_dict(each["space"]) for each in (about, other))
+        event, second = (
+            " given ".join([str(each), *map(str, each.given.values())]) for each in (space, theirs)
+        )
+        if event != second:
             raise RunError(
-                f"expected models of one space, found {event} in {run.name} and {theirs} in "
+                f"expected models of one space, found {event} in {run.name} and {second} in "
                 f"{first.name}; compare models of the same event"
             )
-        if about["data"]["fingerprint"] != fingerprint:
+        name, second = (storage.data_name(each) for each in (about, other))
+        if name != second or support(space) != support(theirs):
+            raise RunError(
+                f"expected models of the same data read in the same way, found {name} in "
+                f"{run.name} and {second} in {first.name}, whose log-likelihoods are not "
+                "comparable; fit one of them again with the data options of the other"
+            )
+        if about["data"]["fingerprint"] != other["data"]["fingerprint"]:
             raise RunError(
                 f"expected models of the same data, found different data in {run.name} and "
                 f"{first.name}; fit one of them again"
             )
+
+
+def support(space: Space) -> list[tuple[Any, ...]]:
+    """What a log-likelihood is of: the kind of each column, whether its cells may be empty, its
+    atoms and its bounds."""
+    return [
+        (each.name, each.kind, each.size, each.optional, each.atoms, each.lower, each.upper)
+        for each in space.columns or (space,)
+    ]
 
 
 def row(runs: Sequence[Path], model: str) -> LeaderboardRow:

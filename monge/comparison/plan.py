@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import data, registry
-from ..compatibility import GENERATIVE, check_compatible
+from ..core.config import Overrides
 from ..core.errors import DataError, UsageError
-from ..core.overrides import Overrides
 from ..core.space import Space
 from ..run.setup import default_target
 from ..train.budget import Budget
@@ -39,6 +38,16 @@ class ComparisonPlan:
         """The folder name of a fit."""
         name = Path(model).stem if model.endswith(".py") else model
         return f"{name}-{seed}" if seed else name
+
+    @property
+    def left_out(self) -> list[str]:
+        """The models that are left out, one line a reason."""
+        groups: dict[str, list[str]] = {}
+        for model, why in self.refused.items():
+            short = model.partition(".")[2] or model
+            cause = why.partition(";")[0].removeprefix(model).removeprefix(short).lstrip(": ")
+            groups.setdefault(cause, []).append(short)
+        return [f"{cause}: {', '.join(names)}" for cause, names in groups.items()]
 
     def is_compatible(self, other: ComparisonPlan) -> bool:
         """Whether data, settings and budget are equal; models and seeds may differ."""
@@ -106,7 +115,7 @@ def choose_models(
     baselines = [c for c in known if c.entry.family == "baseline" and c not in named]
     others = named or [c for c in known if c.entry.family != "baseline"]
     taken, refused = split_supported(others, space, predicting)
-    if refused and (named or not taken):
+    if refused and not taken:
         reasons = "".join(f"\n  {model}: {reason}" for model, reason in refused.items())
         raise DataError(
             next(iter(refused.values())) if named else f"no model supports {name}:{reasons}"
@@ -137,7 +146,7 @@ def split_supported(
     for candidate in candidates:
         name, entry = candidate.name, candidate.entry
         try:
-            if not GENERATIVE & set(entry.abilities):
+            if not registry.GENERATIVE & set(entry.abilities):
                 raise DataError(
                     f"{name} neither samples nor computes log-likelihoods; remove it from the "
                     "comparison"
@@ -147,7 +156,7 @@ def split_supported(
                     f"{name} predicts a field from the others; name it with --target "
                     "to compare such models"
                 )
-            check_compatible(entry.name.partition(".")[2], registry.find(name), space)
+            registry.check_compatible(entry.name.partition(".")[2], registry.find(name), space)
             taken.append(candidate)
         except DataError as error:
             refused[name] = str(error)

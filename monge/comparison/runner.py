@@ -67,25 +67,41 @@ class Comparison:
         self.guard, self.stopping = threading.Lock(), False
 
     @classmethod
-    def create(cls, plan: ComparisonPlan, out: Path | None = None) -> Comparison:
-        """In a new folder, or in that of the same comparison if it was interrupted."""
-        source = Path(plan.data).stem or plan.data
-        where = out or storage.default_path(f"compare-{source}")
-        if (where / FILE).exists():
-            known = cls.read(where).plan
-            if not known.is_compatible(plan):
-                raise RunError(
-                    f"{where} holds a comparison on {known.data} with budget {known.budget} "
-                    "and other settings; choose another --out"
-                )
-            if known.fingerprint and known.fingerprint != plan.fingerprint:
-                raise RunError(
-                    f"{plan.data} has changed since the comparison in {where} started; restore "
-                    "it, or choose another --out"
-                )
+    def create(
+        cls, plan: ComparisonPlan, out: Path | None = None, wanted: Path | None = None
+    ) -> Comparison:
+        """In a new folder, or in that of the same comparison if it was interrupted. Without `out`
+        it has the name `wanted`, by default that of the data, and a number if that holds another
+        comparison."""
+        if out is not None:
+            where = out
+            if why := cls.refusal(plan, where):
+                raise RunError(f"{why}; choose another --out")
+        else:
+            first = wanted or storage.default_path(f"compare-{Path(plan.data).stem or plan.data}")
+            where = next(
+                place for place in storage.candidates(first) if not cls.refusal(plan, place)
+            )
         where.mkdir(parents=True, exist_ok=True)
         storage.write(where / FILE, json.dumps(storage.with_format(asdict(plan)), indent=1) + "\n")
         return cls(plan, where)
+
+    @classmethod
+    def refusal(cls, plan: ComparisonPlan, where: Path) -> str:
+        """Why a comparison cannot go on in a folder: it holds another; empty if it can."""
+        if (where / "run.json").exists():
+            return f"{where} is a run"
+        if not (where / FILE).exists():
+            return ""
+        known = cls.read(where).plan
+        if not known.is_compatible(plan):
+            return (
+                f"{where} holds a comparison on {known.data} with budget {known.budget} and other "
+                "settings"
+            )
+        if known.fingerprint and known.fingerprint != plan.fingerprint:
+            return f"{plan.data} has changed since the comparison in {where} started"
+        return ""
 
     @classmethod
     def read(cls, where: Path) -> Comparison:
@@ -102,10 +118,11 @@ class Comparison:
     def run_folder(self, model: str, seed: int) -> Path:
         return self.folder / self.plan.title(model, seed)
 
-    def run(self, jobs: int = 1) -> Generator[JobStarted | Outcome, None, None]:
-        """Run all fits and yield each as it starts and ends; `jobs` at a time share the cores.
+    def run(self, jobs: int = 1, threads: int = 0) -> Generator[JobStarted | Outcome, None, None]:
+        """Run all fits and yield each as it starts and ends; `jobs` at a time have `threads` CPU
+        threads each, or share the cores if that is 0.
         Ctrl-C, SIGTERM and closing the iterator stop the running fits, which save a checkpoint."""
-        threads, self.stopping = max(cores() // jobs, 1), False
+        threads, self.stopping = threads or max(cores() // jobs, 1), False
         events: queue.Queue[JobStarted | Future[Outcome]] = queue.Queue()
         with terminable(), ThreadPoolExecutor(jobs) as pool:
             try:

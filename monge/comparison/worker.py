@@ -25,7 +25,7 @@ from ..core.files import replacing
 from ..run import storage
 from ..run.figures import write_figures
 from ..run.run import Run, load, start
-from ..train.device import ComputeConfig
+from ..run.saved import ComputeConfig
 from .runner import RESULTS, Comparison
 
 ROWS = "rows.npy"

@@ -8,14 +8,17 @@ a likelihood keys its noise by row.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import torch
 from torch import Generator, Tensor, nn
 
 from .batch import Batch
 from .config import Config
+from .errors import DataError
 from .marginals import Marginals
 from .space import Space
 
@@ -132,6 +135,23 @@ class HasConditionals(Ability):
     @abc.abstractmethod
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         """The parameters of the conditional of each entry, (B, D, parameters)."""
+
+    def observed_log_prob(
+        self, batch: Batch, options: Config | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        """log p of the observed values of each row, (B,), in the mean over members; here of values
+        that come first in every order."""
+        seen, whole = batch.observed_mask.reshape(len(batch), -1), replace(batch, observed=None)
+        each = []
+        for number, order in enumerate(self.orders):
+            shown = seen[:, order.argsort()]
+            if bool((shown[:, 1:] & ~shown[:, :-1]).any()):
+                raise DataError(
+                    "expected the observed entries to come first in the order of the model, found "
+                    "others; hide what follows, or choose a model that completes any pattern"
+                )
+            each.append(torch.where(seen, self.conditionals(whole, number), 0.0).sum(1))
+        return torch.stack(each).logsumexp(0) - math.log(len(each))
 
 
 class HasSubsets(Ability):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ class Batch:
     length: Tensor | None = None  # (B,): steps of each row; the rest is padding
     row: Tensor | None = None  # (B,): row number in the split
     step: int = 0  # training step, for warm-ups
+    weight: Tensor | None = None  # (B,): how much each row counts in a mean over rows; 1 if None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -41,6 +42,7 @@ class Batch:
             observed=maybe(self.observed),
             length=maybe(self.length),
             row=maybe(self.row),
+            weight=maybe(self.weight),
         )
 
     def __getitem__(self, rows: Any) -> Batch:
@@ -80,6 +82,26 @@ class Batch:
             return torch.ones_like(self.x, dtype=torch.bool)
         extra = (1,) * (self.x.ndim - self.observed.ndim)
         return self.observed.reshape(*self.observed.shape, *extra).expand_as(self.x)
+
+
+def join_batches(batches: Sequence[Batch]) -> Batch:
+    """The rows of several batches of one shape, in order."""
+
+    def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+        there = [part for part in parts if part is not None]
+        return torch.cat(there) if there else None
+
+    first = batches[0]
+    return replace(
+        first,
+        x=torch.cat([batch.x for batch in batches]),
+        given={
+            name: join_batches([batch.given[name] for batch in batches]) for name in first.given
+        },
+        observed=joined([batch.observed for batch in batches]),
+        length=joined([batch.length for batch in batches]),
+        row=joined([batch.row for batch in batches]),
+    )
 
 
 def as_batch(question: Batch | Tensor) -> Batch:

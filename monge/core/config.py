@@ -22,7 +22,7 @@ import math
 import re
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -42,6 +42,8 @@ MAIN_NETWORK = "net"
 """The nested configuration that a setting such as width=64 means if several have it."""
 MAX_LAYERS = 10_000
 """Largest number of layers of one kind, which are built one by one."""
+MAX_STEPS = 1_000_000
+"""Largest number of steps of a sampler or solver."""
 
 defined: dict[str, Any] = {}
 """The class of each tag, of the modules imported so far."""
@@ -487,3 +489,59 @@ def number(kind: type, text: str) -> Any:
         return int(text)
     except ValueError:
         return int(value) if value.is_integer() else value
+
+
+PREFIXES = ("train", "data", "sample", "score")
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Settings given as `key=value`, sorted by prefix, which is removed: none for the model,
+    `train.` for training, `data.` for the dataset, `sample.` for sampling, `score.` for
+    log-likelihoods."""
+
+    model: tuple[str, ...] = ()
+    train: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    sample: tuple[str, ...] = ()
+    score: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, settings: Sequence[str]) -> Overrides:
+        found: dict[str, list[str]] = {name: [] for name in ("model", *PREFIXES)}
+        for setting in settings:
+            prefix, dot, rest = setting.partition(".")
+            if dot and prefix in PREFIXES:
+                found[prefix].append(rest)
+            else:
+                found["model"].append(setting)
+        return cls(**{name: tuple(each) for name, each in found.items()})
+
+
+def apply_overrides(options: Config, settings: Sequence[str], prefix: str) -> Config:
+    """Options of sampling or scoring with settings applied; `prefix` may stand before each."""
+    return options.override(*(setting.removeprefix(f"{prefix}.") for setting in settings))
+
+
+def as_settings(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Keyword arguments as settings: latent=8, train={"lr": 1e-3}, net={"width": 64}."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from as_settings(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}={as_text(value, prefix + name)}"
+
+
+def as_text(value: Any, name: str) -> str:
+    """The value of a setting as it would be typed; a run is named by its folder."""
+    if isinstance(value, Config):
+        raise UsageError(
+            f"{name}: expected a number, a text, true or false, a list or a run, found a whole "
+            "configuration; name its fields one by one, or pass the configuration of the model "
+            "in place of its name"
+        )
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(as_text(entry, name) for entry in value)
+    return str(getattr(value, "folder", value))

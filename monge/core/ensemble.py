@@ -44,7 +44,7 @@ from .abilities import (
 from .batch import Batch, as_batch, broadcast_conditions
 from .config import MAX_LAYERS, Range
 from .config import Config as BaseConfig
-from .errors import DataError, UsageError
+from .errors import UsageError
 from .marginals import Marginals, MixedMarginals
 from .model import Defaults, Losses, Model, Update
 from .rng import derive_seed, keyed_uniform, make_generator, seed_of
@@ -355,12 +355,19 @@ class EnsembleComplete(EnsembleSample, CanComplete):
             marginalises or issubclass(member_class, HasConditionals)
         )
 
+    @property
+    def completion(self) -> str:
+        method = next(iter(dict.fromkeys(member.completion for member in self.each)))
+        return f"by a member that is chosen by its likelihood of the known values: {method}"
+
     @torch.no_grad()
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
         place = generator.device if generator else None
-        log_p = torch.stack([observed_log_prob(member, batch) for member in self.each])  # (K, B)
+        log_p = torch.stack(
+            [observed_log_prob(member, batch, options, generator) for member in self.each]
+        )  # (K, B)
         uniform = torch.rand(len(batch), generator=generator, device=place, dtype=torch.float64)
         ends = log_p.double().softmax(0).cumsum(0)
         which = (uniform.to(ends.device) > ends).sum(0).clamp(max=len(self.each) - 1)
@@ -572,19 +579,10 @@ def mixture_bound(value: Tensor, free: Tensor) -> Tensor:
     return torch.where(q == 0, 0.0, q * (value - log_q)).sum(0)
 
 
-def observed_log_prob(member: Any, batch: Batch) -> Tensor:
-    """log p_k of the observed values of each row, (B,): for a product of conditionals, those of
-    the observed entries, which must come first in its orders."""
-    if not isinstance(member, HasConditionals):
-        return member.likelihood(batch).value
-    seen, whole = batch.observed_mask.reshape(len(batch), -1), replace(batch, observed=None)
-    each = []
-    for number, order in enumerate(member.orders):
-        entries = order.argsort()
-        if bool((seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]).any()):
-            raise DataError(
-                "expected the observed entries to come first in the order of the model; an "
-                "ensemble cannot complete other patterns; fit a single model"
-            )
-        each.append(torch.where(seen, member.conditionals(whole, number), 0.0).sum(1))
-    return torch.stack(each).logsumexp(0)
+def observed_log_prob(
+    member: Any, batch: Batch, options: BaseConfig | None, generator: Generator | None
+) -> Tensor:
+    """log p_k of the observed values of each row, (B,)."""
+    if isinstance(member, HasConditionals):
+        return member.observed_log_prob(batch, options, generator)
+    return member.likelihood(batch).value

@@ -10,6 +10,9 @@ import difflib
 import reprlib
 from collections.abc import Iterable
 
+MAX_SEED = 2**63 - 1
+"""The largest seed that torch takes."""
+
 
 class MongeError(Exception):
     """Base of all errors shown to users."""
@@ -24,7 +27,12 @@ class UsageError(MongeError, ValueError):
 
 
 class DataError(MongeError, ValueError):
-    """The data cannot be read, or is not suitable for the request."""
+    """The data cannot be read, or is not suitable for the request; `settings` are those of the
+    data, such as drop=a, under which they can."""
+
+    def __init__(self, sentence: str, *settings: str) -> None:
+        super().__init__(sentence)
+        self.settings = settings
 
 
 class RunError(MongeError, RuntimeError):
@@ -35,13 +43,37 @@ class DivergenceError(MongeError, ArithmeticError):
     """Training produced a value that is not finite."""
 
 
+MAX_CHOICES, NEAREST_CHOICES = 12, 5
+"""Choices that a message lists in full, and how many of the closest it names if there are more."""
+MAX_WORD = 200
+"""Characters of a word of the user that a message repeats."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the closest known one, or all of them."""
-    known = list(known)
+    """The end of a message about an unknown name: the closest known one, or all of them, or those
+    nearest to it if there are many."""
+    known, name = list(known), name[:MAX_WORD]
     close = difflib.get_close_matches(name, known, 1, 0.5)
     if close:
         return f"; did you mean {close[0]}?"
+    if len(known) > MAX_CHOICES:
+        some = difflib.get_close_matches(name, known, NEAREST_CHOICES, 0.0)
+        return f"; choose one of {len(known)}, such as {', '.join(some)}"
     return f"; choose from {', '.join(known)}" if known else "; there are no choices"
+
+
+def shorten_words(sentence: str) -> str:
+    """A message in one line, with very long words of the user cut."""
+    words = (w if len(w) <= MAX_WORD else f"{w[: MAX_WORD // 2]}..." for w in sentence.split())
+    return " ".join(words)
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that no generator takes."""
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError(
+            f"expected a seed from 0 to {MAX_SEED}, found {shown(seed)}; choose another"
+        )
 
 
 def shown(value: object) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+DRAFT = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")
+"""Names of the temporary files that `replacing` makes."""
 
 
 @contextmanager

@@ -16,8 +16,13 @@ import torch
 from torch import Tensor
 
 from .config import Config, Range
+from .errors import UsageError, shown
 
 Kind = Literal["real", "binary", "levels", "label", "counts", "tokens", "columns"]
+
+
+MAX_EXACT = 2.0**63
+"""Largest statistic of whole numbers; larger ones cannot be turned into codes."""
 
 
 class Space(Config):
@@ -66,6 +71,21 @@ class Space(Config):
     """Columns: the Space of each, all of shape ()."""
     given: Mapping[str, Space] = field(default_factory=dict)
     """The Space of each condition."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mean", "scale", "low", "high"):
+            values = getattr(self, name)
+            limit = math.inf if self.kind == "real" else MAX_EXACT
+            if not values or not all(abs(value) <= limit for value in values):
+                raise UsageError(
+                    f"expected numbers for each entry in {name}, found {shown(values)}"
+                )
+        if self.kind == "columns" and self.shape != (len(self.columns),):
+            raise UsageError(
+                f"expected the shape ({len(self.columns)},) of {len(self.columns)} columns, "
+                f"found {self.shape}"
+            )
 
     @property
     def dims(self) -> int:

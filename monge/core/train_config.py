@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from .config import Config, Range
+from .errors import UsageError
 
 
 class OptimiserConfig(Config):
@@ -48,6 +49,14 @@ class OptimiserConfig(Config):
     grad_clip: Annotated[float, Range(0)] = 0.0
     """Largest norm of the gradient; the norm before clipping is logged; 0 for no clipping."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(
+                f"expected train.betas of at least 0 and below 1, found "
+                f"{','.join(f'{beta:g}' for beta in self.betas)}; write train.betas=0.9,0.999"
+            )
+
 
 class TrainConfig(OptimiserConfig):
     """All training settings but the budget."""
@@ -79,8 +88,8 @@ class TrainConfig(OptimiserConfig):
     warmup: Annotated[int, Range(0)] = 100
     """Steps over which the learning rate rises linearly from zero."""
     schedule_steps: Annotated[int, Range(0)] = 0
-    """Length of the cosine or linear schedule in steps; 0 takes the budget, which must then be in
-    steps or epochs."""
+    """Length of the cosine or linear schedule in steps; 0 takes max_steps, or else the first
+    budget, which must then be in steps or epochs."""
     ema_decay: Annotated[float, Range(0, 1)] = 0.0
     """Decay of the exponential moving average of the weights, which is evaluated and saved as the
     best checkpoint; 0 for none."""

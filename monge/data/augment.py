@@ -83,6 +83,7 @@ class Augment:
         self.inputs = inputs or ({EVENT: space} if EVENT in self.images else {})
         for spec in found:
             self.check(spec, space)
+            self.check_amount(spec)
 
     def check(self, spec: AugmentationSpec, space: Space) -> None:
         fields = self.images if spec.home is geometry or spec.name != "noise" else self.inputs
@@ -96,6 +97,15 @@ class Augment:
             raise UsageError(
                 f"data.augment={spec.text} needs {what} without missing values, but "
                 f"{space.name} has none; remove it"
+            )
+
+    def check_amount(self, spec: AugmentationSpec) -> None:
+        """Refuse a shift that moves images out of their frame."""
+        side = min((min(field.shape[1:]) for field in self.images.values()), default=0)
+        if spec.name == "shift" and side and spec.amounts[0] >= side:
+            raise UsageError(
+                f"data.augment={spec.text} moves images of side {side} out of their frame; "
+                f"write shift{max(side // 14, 1)}"
             )
 
     def __bool__(self) -> bool:

@@ -78,7 +78,7 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ColumnConstraint:
     """left < right and the like; an empty cell breaks none."""
 
     left: Expression
@@ -136,7 +136,7 @@ class Comparison:
         return known & ~HOLDS[self.sign](left, right)
 
 
-def parse(texts: Sequence[str], known: Sequence[str]) -> list[Comparison]:
+def parse(texts: Sequence[str], known: Sequence[str]) -> list[ColumnConstraint]:
     """Every comparison of constraints that are separated by semicolons."""
     parts = [part.strip() for text in texts for part in split(text)]
     return [comparison for part in parts if part for comparison in parse_one(part, known)]
@@ -149,7 +149,7 @@ def split(text: str) -> list[str]:
     return marked.split("\0")
 
 
-def parse_one(text: str, known: Sequence[str]) -> list[Comparison]:
+def parse_one(text: str, known: Sequence[str]) -> list[ColumnConstraint]:
     """The comparisons of a chain such as 0<=rate<=100."""
     names: dict[str, str] = {}
 
@@ -172,7 +172,7 @@ def parse_one(text: str, known: Sequence[str]) -> list[Comparison]:
         )
     terms = [expression(term, names, known, text) for term in (tree.left, *tree.comparators)]
     found = [
-        Comparison(left, COMPARISONS[type(sign)], right, text)
+        ColumnConstraint(left, COMPARISONS[type(sign)], right, text)
         for left, sign, right in zip(terms, tree.ops, terms[1:], strict=False)
     ]
     idle = [each for each in found if not each.columns]
@@ -258,7 +258,9 @@ def is_numeric(codec: Codec) -> bool:
     return numeric or (isinstance(codec, Binary) and not codec.is_text)
 
 
-def refuse_other_columns(comparisons: Sequence[Comparison], codecs: Mapping[str, Codec]) -> None:
+def refuse_other_columns(
+    comparisons: Sequence[ColumnConstraint], codecs: Mapping[str, Codec]
+) -> None:
     """UsageError for columns of names, and for dates of different units."""
     for comparison in comparisons:
         for name in comparison.columns:
@@ -276,14 +278,18 @@ def refuse_other_columns(comparisons: Sequence[Comparison], codecs: Mapping[str,
 
 
 def refuse_broken(
-    comparisons: Sequence[Comparison], numbers: Numbers, places: RowLocations
+    comparisons: Sequence[ColumnConstraint],
+    numbers: Numbers,
+    places: RowLocations,
+    cell: Callable[[str, int], str],
 ) -> None:
-    """DataError about the first constraint that rows break: how many, and the first."""
+    """DataError about the first constraint that rows break: how many, and the first, with its
+    cells as they are written."""
     for comparison in comparisons:
         broken = np.flatnonzero(comparison.broken(numbers))
         if len(broken):
             first, total = int(broken[0]), len(next(iter(numbers.values())))
-            cells = ", ".join(f"{name}={numbers[name][first]:.12g}" for name in comparison.columns)
+            cells = ", ".join(cell(name, first) for name in comparison.columns)
             where = places.at(f"constraint {comparison.text!r}")(first)
             raise DataError(
                 f"{where}: found {cells} ({len(broken)} of {total} rows break it); fix them, or "

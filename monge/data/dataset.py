@@ -27,11 +27,11 @@ from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
 from .codecs.tokens import Text
 from .codecs.window import Window
-from .constraints import Comparison
+from .constraints import ColumnConstraint
 from .constraints import parse as parse_constraints
 from .derived import in_numbers, leaks
 from .options import Options
-from .packed import Moments, PackedTensor, Ragged, holes, unseen
+from .packed import Moments, PackedTensor, Ragged, is_missing, missing_counts, single_columns
 from .readers import tables
 from .schema import COLUMNS, Field, Schema, Selection, is_class, select
 from .splits import balanced, labelled
@@ -58,12 +58,14 @@ class Dataset:
         dropped: int = 0,
         options: Options | None = None,
         row_keys: Mapping[str, np.ndarray] | None = None,
+        refused: Tensor | None = None,
     ) -> None:
         self.schema, self.tensors, self.splits = schema, tensors, splits
         self.options = options or Options()
         self.has_splits, self.density = has_splits, density
         self.notes, self.dropped = tuple(notes), dropped
         self.row_keys = dict(row_keys or {})  # cells of the columns that only identify rows
+        self.refused = refused  # (N,): rows that the model of a run gives no probability
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, {len(self)} rows, {len(self.fields)} fields)"
@@ -148,6 +150,7 @@ class Dataset:
                 "dropped",
                 "options",
                 "row_keys",
+                "refused",
             )
         }
         return Dataset(**{**parts, **changes})
@@ -173,7 +176,7 @@ class Dataset:
 
     def missing(self, name: str) -> int:
         """Number of missing cells of a field."""
-        found = holes(self.tensors[name])
+        found = missing_counts(self.tensors[name])
         return 0 if found is None else int(found.sum())
 
 
@@ -205,7 +208,7 @@ class PackedRows:
         )
 
     def fill(self, x: Tensor) -> Batch:
-        hidden = None if self.filling is None else unseen(x)
+        hidden = None if self.filling is None else is_missing(x)
         value = x if x.dtype == torch.int64 else x.float()
         if hidden is None or self.filling is None:
             return Batch(value)
@@ -422,7 +425,7 @@ class View:
         for field in self.event.fields:
             empty, rows = None, self.dataset.tensors[field.name]
             if isinstance(rows, Tensor):
-                empty = unseen(rows)
+                empty = is_missing(rows)
             if empty is None:
                 return torch.ones_like(found)
             found |= ~empty.reshape(len(empty), -1).all(1)
@@ -432,6 +435,8 @@ class View:
         """The rows of a split, not augmented; if `every` is set, also those without a value of
         the target, as for predictions."""
         index = self.index(split, every)
+        if not len(index) and self.dataset.refused is not None:
+            self.index(split, every=True)  # refuses the first row
         if not len(index) and (rows := len(self.dataset.rows_of(split))):
             raise DataError(
                 f"expected a value of {listed(self.selection.event)} in some rows of "
@@ -440,7 +445,7 @@ class View:
             )
         if every:
             return Split(self, index)
-        numbers = torch.isin(self.index(split, every=True), index).nonzero()[:, 0] + 1
+        numbers = torch.isin(self.labelled_rows(split), index).nonzero()[:, 0] + 1
         return Split(self, index, notes=self.left_out(split), numbers=numbers)
 
     def training(self, split: str = "train") -> Split:
@@ -448,7 +453,18 @@ class View:
         index = self.split(split).index
         if self.dataset.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]
-        return Split(self, index, self.augment, self.crop_limits(index))
+        rows = Split(self, index, self.augment, self.crop_limits(index))
+        rows.weight = self.weights(index)
+        return rows
+
+    def weights(self, index: Tensor) -> Tensor | None:
+        """How much each of these rows counts in training, 1 on average; None if all count
+        alike."""
+        name = self.dataset.options.weight
+        if not name:
+            return None
+        found = torch.from_numpy(self.dataset.row_keys[name])[index]
+        return found / found.mean().clamp(min=1e-30)
 
     def crop_limits(self, index: Tensor) -> Tensor | None:
         """The largest random shift of the start of each row (n,) in steps: blocks of running text
@@ -461,10 +477,22 @@ class View:
 
     def index(self, split: str, every: bool = False) -> Tensor:
         """Row numbers of a split: if there is a target, those with a value of it, unless `every`
-        is set; with `data.labels`, only labelled training rows."""
+        is set; with `data.labels`, only labelled training rows. Rows that the model cannot have
+        are left out, or refused if `every` is set."""
+        rows, refused = self.labelled_rows(split), self.dataset.refused
+        if refused is not None and every and bool(refused[rows].any()):
+            number = int(refused[rows].nonzero()[0, 0]) + 1
+            raise DataError(
+                f"row {number} of {self.dataset.name} has a name that was not in training; fix "
+                "the cell, or remove the row"
+            )
+        if refused is not None:
+            rows = rows[~refused[rows]]
+        return rows[self.has_target[rows]] if self.selection.predicted and not every else rows
+
+    def labelled_rows(self, split: str) -> Tensor:
+        """Row numbers of a split; with `data.labels`, only labelled training rows."""
         source, rows = self.dataset, self.dataset.rows_of(split)
-        if self.selection.predicted and not every:
-            rows = rows[self.has_target[rows]]
         if not source.options.labels or "train" not in split:
             return rows
         train = source.rows_of("train")
@@ -498,7 +526,7 @@ class View:
             values = self.dataset.tensors[field.name][self.index("train")]
             if not isinstance(values, Tensor) or values.ndim != 1:
                 continue
-            empty = unseen(values)
+            empty = is_missing(values)
             known = values if empty is None else values[~empty]
             if len(known.unique()) == 1:
                 shown = field.codec.decode(known[:1].numpy())[0]
@@ -515,13 +543,13 @@ class View:
         return self.restored.columns(self.selection.event, x.reshape(len(x), -1), codecs)
 
     @cached_property
-    def constraints(self) -> list[Comparison]:
+    def constraints(self) -> list[ColumnConstraint]:
         """The constraints that samples must be checked for."""
         known = {*self.selection.event, *(each.name for each in self.restored.derived)}
         return [each for each in self.declared_constraints if {*each.columns} <= known]
 
     @property
-    def declared_constraints(self) -> list[Comparison]:
+    def declared_constraints(self) -> list[ColumnConstraint]:
         """The constraints of the data that are met by rejection."""
         texts = self.selection.schema.constraints
         return parse_constraints(texts, self.field_names) if texts else []
@@ -549,7 +577,7 @@ class View:
         get new keys, or the given ones."""
         schema = self.selection.schema
         keys = schema.row_keys if self.selection.is_whole else ()
-        if self.restored or keys:
+        if self.restored.derived or self.restored.differences or keys:
             codes = {name: code.detach().cpu() for name, code in self.codes(x).items()}
             frame = tables.assemble(
                 [
@@ -614,17 +642,10 @@ class View:
         return cls(Selection.from_dict(tree))
 
 
-def single_columns(tensors: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
-    """The fields of one number per row."""
-    return {
-        name: column
-        for name, column in tensors.items()
-        if isinstance(column, Tensor) and column.ndim == 1
-    }
-
-
 class Split:
     """Rows of a view, read in batches."""
+
+    weight: Tensor | None = None  # (n,): of training rows, how much each counts
 
     def __init__(
         self,
@@ -658,7 +679,8 @@ class Split:
         if train and self.crop_limits is not None:
             shift = (torch.rand(len(index)) * (self.crop_limits[index] + 1)).long()
         event = self.event.batch(where, train, changes.get(EVENT), shift)
-        return replace(event, given=given, row=index)
+        weight = None if self.weight is None else self.weight[index]
+        return replace(event, given=given, row=index, weight=weight)
 
     @property
     def lengths(self) -> Tensor | None:

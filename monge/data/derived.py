@@ -21,17 +21,21 @@ from ..core.config import Config
 from ..core.errors import DataError, UsageError
 from ..core.space import Space
 from .codecs.base import Codec
+from .codecs.date import Date
 from .codecs.scalar import Binary, Categorical, listed
 from .constraints import (
-    Comparison,
+    ColumnConstraint,
     Numbers,
     is_numeric,
     parse_expression,
     to_numbers,
+    unit_of,
     zero_of,
 )
 from .readers.base import RowLocations
 
+FEWEST_PAIRS = 20
+"""Rows with two dates from which their order is believed."""
 FEWEST_ROWS = 5
 """Rows for each value of a column, on average, from which a function of it is believed."""
 CHANCE = -20.0
@@ -209,9 +213,6 @@ class Restored:
     derived: tuple[Derived, ...] = ()
     differences: tuple[Difference, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.derived or self.differences)
-
     def columns(
         self, names: Sequence[str], x: Tensor, codecs: Mapping[str, Codec]
     ) -> dict[str, Tensor]:
@@ -355,17 +356,17 @@ class Construction:
     bounds: Mapping[str, tuple[float | None, float | None]] = dataclass_field(default_factory=dict)
     orderings: tuple[tuple[str, str], ...] = ()  # (smaller, larger), a base before those above
     formulas: tuple[Formula, ...] = ()
-    rejected: tuple[Comparison, ...] = ()
+    rejected: tuple[ColumnConstraint, ...] = ()
 
 
 def construct(
-    comparisons: Sequence[Comparison], codes: Codes, codecs: Mapping[str, Codec]
+    comparisons: Sequence[ColumnConstraint], codes: Codes, codecs: Mapping[str, Codec]
 ) -> Construction:
     """Sort constraints by how they are met."""
     formulas: dict[str, Formula] = {}
     bases: dict[str, str] = {}
     bounds: dict[str, tuple[float | None, float | None]] = {}
-    rest: list[Comparison] = []
+    rest: list[ColumnConstraint] = []
     for each in comparisons:
         if each.sign == "=":
             formula = formula_of(each, formulas)
@@ -390,7 +391,7 @@ def construct(
     return Construction(bounds, in_order(bases), ordered_formulas(formulas), tuple(rest))
 
 
-def formula_of(comparison: Comparison, known: Mapping[str, Formula]) -> Formula:
+def formula_of(comparison: ColumnConstraint, known: Mapping[str, Formula]) -> Formula:
     equation = comparison.equation
     if equation is None or equation[0] in known:
         raise UsageError(
@@ -414,6 +415,28 @@ def ordered_formulas(formulas: Mapping[str, Formula]) -> tuple[Formula, ...]:
             )
         found += [left.pop(name) for name in ready]
     return tuple(found)
+
+
+def find_date_pairs(
+    codes: Codes, codecs: Mapping[str, Codec], excluded: Collection[str]
+) -> tuple[tuple[str, str], ...]:
+    """The columns of dates that are never before another one (a start and an end), each with the
+    one closest below it; (smaller, larger), a base before those above."""
+    dates = [name for name in codes if isinstance(codecs[name], Date) and name not in excluded]
+    numbers = {name: codes[name].double() + zero_of(codecs[name]) for name in dates}
+    bases: dict[str, str] = {}
+    for large in dates:
+        below = []
+        for small in dates:
+            if small == large or not can_be_difference(small, large, bases, (), codes, codecs):
+                continue
+            distance = (numbers[large] - numbers[small])[~codes[large].isnan()]
+            same_unit = unit_of(codecs[small]) == unit_of(codecs[large])
+            if same_unit and len(distance) >= FEWEST_PAIRS and bool((distance >= 0).all()):
+                below.append((float(distance.mean()), small))
+        if below:
+            bases[large] = min(below)[1]
+    return in_order(bases)
 
 
 def can_be_difference(

@@ -16,34 +16,24 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import IterableDataset
 
 from ..core.errors import DataError, UsageError, nearest
-from ..core.space import Space
-from . import constraints, content, row_keys
+from . import constraints, frames, row_keys, splits
 from .builtin import catalogue
+from .codecs import time_index
 from .codecs.array import Array
 from .codecs.base import Codec
-from .codecs.date import Date
-from .codecs.scalar import Offset
+from .codecs.date import align as align_dates
+from .codecs.date_format import is_date
 from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
-from .codecs.time_index import ISO_TIME
 from .codecs.tokens import Text
 from .codecs.window import Series, Window
-from .dataset import Dataset, single_columns
-from .derived import (
-    Construction,
-    Derived,
-    Difference,
-    construct,
-    find_derived,
-    in_numbers,
-    refuse_broken_rows,
-)
+from .dataset import Dataset
 from .options import Options
-from .packed import PackedTensor, holes
+from .packed import PackedTensor, missing_counts
 from .readers import (
     arrays,
     audio,
@@ -55,22 +45,12 @@ from .readers import (
     text,
     text_columns,
 )
-from .readers.base import RawData, ReadFormat
-from .schema import (
-    Field,
-    Schema,
-    Selection,
-    condition_fields,
-    mark_missing,
-    read_schema,
-    selection_of,
-    with_missing_marks,
-)
+from .readers.base import RawData, ReadFormat, check_kind
+from .schema import Schema, read_selection, with_missing_marks
+from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
 from .schema_match import encode as encode_matched
 from .schema_match import match as match_schema
-from .schema_match import without_unseen
-from .splits import divide, keep
-from .support import find_support, refuse_outside
+from .schema_match import refuse_impossible, without_new_names
 from .transforms import pairs, parse
 
 
@@ -79,9 +59,9 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
     `fields` are given.
 
     data: a built-in name or a path, either followed by +transforms, two unpaired datasets as
-    A~B, two files of sentences line by line as A,B, an array, a tensor, a frame (of pandas, or of
-    a library whose frames have `to_pandas`, such as polars and Arrow), an (x, y) pair,
-    a torch Dataset, rows, or a dataset, which is returned unchanged.
+    A~B, two files of sentences line by line as A,B, an array, a tensor, a frame (of pandas,
+    polars, Arrow or another library that narwhals knows), an (x, y) pair, a torch Dataset or
+    DataLoader, rows, or a dataset, which is returned unchanged.
     """
     if isinstance(data, Dataset):
         if settings or fields:
@@ -91,7 +71,7 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
             )
         return data
     options = Options().override(*settings)
-    data = data if isinstance(data, str | Path) else tables.as_pandas(data)
+    data = data if isinstance(data, str | Path) else frames.as_pandas(data)
     if isinstance(data, str | Path) and "~" in str(data) and (both := pairs.sides(str(data))):
         return open_unpaired(both, settings, fields)
     source, transforms = locate(data)
@@ -120,10 +100,10 @@ def open_unpaired(
 def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -> Series:
     """A series of any length in the schema of a run, with columns known after its end."""
     options = Options().override(*settings)
-    source, _ = locate(tables.as_pandas(data))
+    source, _ = locate(frames.as_pandas(data))
     if isinstance(source, str):
         raise DataError(f"expected a table with a column of times, found the built-in {data}")
-    schema, _ = read_schema(fields)
+    schema = read_selection(fields).schema
     found = series.read(prepare(read(source, options), options), options, schema)
     series.first_tick(found, schema)  # refuses steps of another length
     return found
@@ -159,7 +139,7 @@ class DataReader:
 def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawData:
     """Read the input with the first reader that recognises it."""
     if isinstance(source, Path):
-        content.check_kind(source)
+        check_kind(source)
     for reader in READERS:
         if reader.accepts(source, options):
             return reader.read(source, options, form or ReadFormat())
@@ -218,6 +198,22 @@ def read_items(source: Any, options: Options, form: ReadFormat) -> RawData:
     """The items of a torch Dataset, which may not be iterable."""
     rows = (source[i] for i in range(len(source)))
     return arrays.from_rows(rows, type(source).__name__.lower())
+
+
+def read_loader(source: Any, options: Options, form: ReadFormat) -> RawData:
+    """The rows of a DataLoader: the items that its sampler chooses, in the order of its dataset,
+    not in batches."""
+    if source.collate_fn not in (default_collate, default_convert):
+        raise DataError(
+            "expected a DataLoader that puts rows into batches as torch does, found one with a "
+            "collate_fn of its own; give its dataset, or the rows as arrays"
+        )
+    data = source.dataset
+    rows = iter(data)
+    if is_torch_dataset(data):
+        chosen = range(len(data)) if source.sampler is None else sorted(source.sampler)
+        rows = (data[i] for i in chosen)
+    return arrays.from_rows(rows, type(data).__name__.lower())
 
 
 def read_table_folder(source: Path, options: Options, form: ReadFormat) -> RawData:
@@ -318,7 +314,7 @@ READERS = (
     ),
     DataReader(
         lambda source, options, form: tables.from_frame(source),
-        lambda source, options: tables.is_frame(source) or isinstance(source, Mapping),
+        lambda source, options: frames.is_frame(source) or isinstance(source, Mapping),
     ),
     DataReader(
         lambda source, options, form: arrays.from_array(source),
@@ -329,6 +325,7 @@ READERS = (
         lambda source, options: isinstance(source, tuple) and len(source) == 2,
     ),
     DataReader(read_items, lambda source, options: is_torch_dataset(source)),
+    DataReader(read_loader, lambda source, options: isinstance(source, DataLoader)),
     DataReader(
         lambda source, options, form: arrays.from_rows(source, "rows"),
         lambda source, options: is_iterable(source),
@@ -346,34 +343,37 @@ def build(
 ) -> Dataset:
     """A dataset of the raw data, with a new schema or that of an earlier run. Too few rows to
     split are refused, unless `whole` is set or the schema of a run is given."""
-    schema, needed = (None, set()) if stored is None else read_schema(stored)
+    selection = None if stored is None else read_selection(stored)
+    schema = None if selection is None else selection.schema
     raw = prepare(raw, options)
     if may_be_series(raw, options, schema):
         raw = series.windows(raw, options, schema)
+    if schema is None and (options.group or options.time or options.weight):
+        raw = separate_weight(assign_splits(raw, options), options)
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
     keys = find_keys(raw, options) if schema is None else schema.row_keys
     if keys:
         raw = row_keys.separate(raw, keys)
-    if schema is not None:
-        raw = match_schema(raw, schema, needed)
-        raw = without_unseen(raw, schema, condition_fields(stored or {}))
+    if selection is not None:
+        raw = match_schema(raw, selection)
+        raw = without_new_names(raw, selection)
     codecs, tensors = encode(raw, options, changes, schema)
-    comparisons: Sequence[constraints.Comparison] = ()
+    comparisons: Sequence[constraints.ColumnConstraint] = ()
     if schema is None and options.constraints:
         comparisons = read_constraints(raw, options, codecs, tensors)
-    if stored is not None:
-        refuse_impossible(selection_of(stored), raw, codecs, tensors)
+    if selection is not None:
+        refuse_impossible(selection, raw, codecs, tensors)
     read = len(raw)
     if options.missing == "drop":
         raw, tensors = select_rows(raw, tensors, complete_rows(tensors, raw.name))
     dropped = read - len(raw)
     if options.rows:
-        raw, tensors = select_rows(raw, tensors, keep(len(raw), options, raw.split))
-    splits = divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
+        raw, tensors = select_rows(raw, tensors, splits.keep(len(raw), options, raw.split))
+    parts = splits.divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
     name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.text for change in changes)]))
     schema_of_rows = (
-        fit_schema(raw, name, codecs, tensors, splits["train"], options, keys, comparisons)
+        fit_schema(raw, name, codecs, tensors, parts["train"], options, keys, comparisons)
         if schema is None
         else with_missing_marks(schema, name, tensors)
     )
@@ -382,82 +382,68 @@ def build(
     return Dataset(
         schema_of_rows,
         tensors,
-        splits,
+        parts,
         given,
         raw.density,
         notes,
         dropped,
         options,
         raw.row_keys,
+        None if raw.refused is None else torch.from_numpy(raw.refused),
     )
 
 
-def finds_support(raw: RawData, options: Options) -> bool:
-    """Whether empty cells, atoms, bounds, keys and derived columns of a table are found."""
-    return raw.table and not raw.plain and options.space == "auto"
-
-
-def find_keys(raw: RawData, options: Options) -> tuple[row_keys.RowKey, ...]:
-    """The columns of a table that only identify its rows, unless a setting names them."""
-    if not finds_support(raw, options):
-        return ()
-    named = {*options.names, *options.sentences, *raw.labels, *raw.inputs, raw.target or ""}
-    return row_keys.find(raw, named | constraint_columns(options, list(raw.values)))
-
-
-def constraint_columns(options: Options, known: Sequence[str]) -> set[str]:
-    found = constraints.parse(options.constraints, known)
-    return {name for each in found for name in each.columns}
-
-
-def read_constraints(
-    raw: RawData,
-    options: Options,
-    codecs: Mapping[str, Codec],
-    tensors: Mapping[str, PackedTensor],
-) -> list[constraints.Comparison]:
-    """The constraints of the settings, which all rows obey."""
-    if not options.constraints:
-        return []
-    if not finds_support(raw, options):
+def assign_splits(raw: RawData, options: Options) -> RawData:
+    """The table with the splits that data.group or data.time asks for."""
+    for setting in ("group", "weight"):
+        name = getattr(options, setting)
+        if name and (not raw.table or name not in raw.values):
+            known = nearest(name, raw.values) if raw.table else "; give a table"
+            raise UsageError(f"data.{setting}={name}: there is no such column{known}")
+    if options.group and options.time not in ("", series.NONE):
         raise UsageError(
-            f"data.constraints: expected a table of your own, read with data.space=auto, found "
-            f"{raw.name}; remove it"
+            f"expected data.group or data.time to split the rows, found data.group="
+            f"{options.group} and data.time={options.time}; remove one of them"
         )
-    found = constraints.parse(options.constraints, raw.main)
-    constraints.refuse_other_columns(found, codecs)
-    used = {name for each in found for name in each.columns}
-    codes = {name: column for name, column in single_columns(tensors).items() if name in used}
-    constraints.refuse_broken(found, in_numbers(codes, codecs), raw.places)
-    formulas = construct(found, codes, codecs).formulas
-    refuse_broken_rows(formulas, codes, codecs, raw.places)
-    return found
+    name = options.group or options.time
+    if not raw.table or name in ("", series.NONE) or raw.split is not None:
+        return raw
+    cells = tables.cells(raw.values[name], raw.at(name))
+    if options.group:
+        codes, _ = pd_factorize(cells)
+        split = splits.by_group(codes, options, raw.name)
+        note = f"rows of one {name} are all in one split"
+    else:
+        times, _ = time_index.read(cells, name)
+        ticks = times.astype(np.int64) if times.dtype.kind == "M" else times
+        split = splits.by_time(ticks, options, raw.name)
+        note = f"rows are split by {name}: the latest are test rows"
+    return replace(raw, split=split, carved=True, notes=(*raw.notes, note))
 
 
-def refuse_impossible(
-    selection: Selection,
-    raw: RawData,
-    codecs: Mapping[str, Codec],
-    tensors: Mapping[str, PackedTensor],
-) -> None:
-    """DataError about a row that the model of a run excludes: by bounds, constraints or derived
-    columns."""
-    schema, restored = selection.schema, selection.restored
-    if not selection.is_whole or not schema.table:
-        return
-    codes = {name: x for name, x in single_columns(tensors).items() if name in raw.values}
-    known = {**{field.name: field.codec for field in schema.fields}, **codecs}
-    above = {each.name for each in restored.differences}  # the difference alone has a bound
-    for field in schema.fields:
-        if field.name in codes and field.name in {*selection.event} - above:
-            refuse_outside(field.space, codes[field.name], raw.at(field.name))
-    found = constraints.parse(schema.declared, [field.name for field in schema.fields])
-    present = [each for each in found if {*each.columns} <= {*codes}]
-    numbers = in_numbers({n: codes[n] for each in present for n in each.columns}, known)
-    constraints.refuse_broken(present, numbers, raw.places)
-    refuse_broken_rows(restored.derived, codes, known, raw.places)
-    for each in restored.differences:
-        each.refuse_undefined(codes, raw.places)
+def pd_factorize(cells: np.ndarray) -> tuple[np.ndarray, Any]:
+    """The number of each cell among the different ones; empty cells are one of them."""
+    import pandas as pd
+
+    return pd.factorize(cells, use_na_sentinel=False)
+
+
+def separate_weight(raw: RawData, options: Options) -> RawData:
+    """The table without its column of weights, whose cells are stored beside it."""
+    name = options.weight
+    if not name or name not in raw.values:
+        return raw
+    cells = tables.cells(raw.values[name], raw.at(name))
+    number = cells.dtype.kind in "biuf"
+    wrong = np.flatnonzero(~(np.isfinite(cells) & (cells >= 0))) if number else np.arange(1)
+    if len(wrong) or not cells.any():
+        row = int(wrong[0]) if len(wrong) else 0
+        raise DataError(
+            f"{raw.at(name)(row)}: expected weights of at least 0, not all 0, found "
+            f"{cells[row]!s} ({max(len(wrong), 1)} such cells); fix them"
+        )
+    without = tables.without(raw, [name])
+    return replace(without, row_keys={**raw.row_keys, name: cells.astype(np.float32)})
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
@@ -468,12 +454,7 @@ def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool
     if any(getattr(options, name) != getattr(Options, name) for name in series.SETTINGS):
         return True
     return raw.table and any(
-        column.dtype.kind == "M"
-        or (
-            column.dtype.kind == "O"
-            and isinstance(column.iloc[0], str)
-            and ISO_TIME.fullmatch(column.iloc[0].strip()) is not None
-        )
+        column.dtype.kind == "M" or (column.dtype.kind == "O" and is_date(column.iloc[0]))
         for column in raw.values.values()
     )
 
@@ -496,6 +477,8 @@ def encode(
     """Fit codecs, encode the rows and apply the transforms."""
     values = {name: values_of(raw, name) for name in raw.values}
     codecs = fit_codecs(raw, values, options, schema)
+    if schema is None and finds_support(raw, options):
+        codecs = align_dates(codecs, values)
     tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
     for change in changes:
         parse.apply(change, codecs, tensors, raw.name)
@@ -510,7 +493,9 @@ def select_rows(
         return raw, dict(tensors)
     split = None if raw.split is None else raw.split[rows.numpy()]
     keys = {name: cells[rows.numpy()] for name, cells in raw.row_keys.items()}
-    return replace(raw, split=split, places=raw.places.take(rows.numpy()), row_keys=keys), {
+    refused = None if raw.refused is None else raw.refused[rows.numpy()]
+    places = raw.places.take(rows.numpy())
+    return replace(raw, split=split, places=places, row_keys=keys, refused=refused), {
         name: tensor[rows] for name, tensor in tensors.items()
     }
 
@@ -535,7 +520,7 @@ def prepare(raw: RawData, options: Options) -> RawData:
 def read_format(changes: Sequence[parse.Change], stored: Mapping[str, Any] | None) -> ReadFormat:
     """The format to read files in: from the transforms, and the file-name parts of a run."""
     plain = parse.form(changes) if changes else ReadFormat()
-    fields = () if stored is None else read_schema(stored)[0].fields
+    fields = () if stored is None else read_selection(stored).schema.fields
     sounds = [field.codec for field in fields if isinstance(field.codec, Sound)]
     texts = {field.name: field.codec for field in fields if isinstance(field.codec, Text)}
     return replace(plain, parts=sounds[0].parts if sounds else (), texts=texts)
@@ -579,7 +564,7 @@ def values_of(raw: RawData, name: str) -> np.ndarray:
 
 def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     """The rows without missing cells."""
-    masks = [found > 0 for rows in tensors.values() if (found := holes(rows)) is not None]
+    masks = [found > 0 for rows in tensors.values() if (found := missing_counts(rows)) is not None]
     rows = (
         (~torch.stack(masks).any(0)).nonzero()[:, 0]
         if masks
@@ -591,78 +576,3 @@ def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
             "none; use data.missing=model"
         )
     return rows
-
-
-def is_number(space: Space) -> bool:
-    return space.kind in ("real", "counts") and not space.shape
-
-
-def fit_schema(
-    raw: RawData,
-    name: str,
-    codecs: Mapping[str, Codec],
-    tensors: Mapping[str, PackedTensor],
-    train: Tensor,
-    options: Options,
-    keys: tuple[row_keys.RowKey, ...] = (),
-    comparisons: Sequence[constraints.Comparison] = (),
-) -> Schema:
-    """Fields with the statistics of the training rows and the support of all."""
-    columns = single_columns(tensors)
-    made = construct(comparisons, columns, codecs) if comparisons else Construction()
-    fields = []
-    for field, codec in codecs.items():
-        space, column = codec.measure(tensors[field][train], field), tensors[field]
-        if finds_support(raw, options) and is_number(space) and isinstance(column, Tensor):
-            bounds = made.bounds.get(field, (None, None))
-            has_zero = not isinstance(codec, Date | Offset)
-            space = find_support(space, column, options.models_empty, bounds, has_zero)
-        fields.append(
-            Field(
-                name=field,
-                codec=codec,
-                space=mark_missing(space, column),
-                key=raw.keys.get(field, field),
-            )
-        )
-    derived: tuple[Derived, ...] = made.formulas
-    if finds_support(raw, options):
-        used = {column for each in comparisons for column in each.columns}
-        fixed = {*used, *raw.labels, *raw.inputs, *([raw.target] if raw.target else [])}
-        modelled = {column: columns[column] for column in raw.main if column in columns}
-        derived += find_derived(modelled, codecs, fixed)
-    absent = {each.name for each in derived}
-    differences = tuple(
-        difference(small, large, columns, codecs, train, options.models_empty)
-        for small, large in made.orderings
-    )
-    return Schema(
-        name=name,
-        fields=tuple(fields),
-        main=tuple(field for field in raw.main if field not in absent),
-        target=raw.target,
-        inputs=raw.inputs,
-        table=raw.table,
-        row_keys=keys,
-        derived=derived,
-        differences=differences,
-        constraints=tuple(each.spelled for each in made.rejected),
-        declared=tuple(dict.fromkeys(each.text for each in comparisons)),
-    )
-
-
-def difference(
-    small: str,
-    large: str,
-    columns: Mapping[str, Tensor],
-    codecs: Mapping[str, Codec],
-    train: Tensor,
-    models_empty: bool,
-) -> Difference:
-    """The column `large` as its distance above the column `small`."""
-    shift = constraints.zero_of(codecs[large]) - constraints.zero_of(codecs[small])
-    bare = Difference(name=large, base=small, shift=shift, space=Space(kind="real"))
-    distance = bare.subtract(columns)
-    space = codecs[large].measure(distance[train], large)
-    space = find_support(space, distance, models_empty, (0.0, None), has_zero=False)
-    return replace(bare, space=mark_missing(space, distance))

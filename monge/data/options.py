@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from ..core.config import Config, Range
-from ..core.errors import UsageError
+from ..core.errors import MAX_SEED, UsageError
+from ..core.memory import require_memory
+
+COPIES = 16
+"""Float64 numbers that making one number of synthetic data needs at most, with its noise."""
+
+
+def check_rows(rows: int, columns: int) -> None:
+    """Refuse data.rows of synthetic data that do not fit into memory."""
+    require_memory(f"data.rows={rows}", COPIES * 8.0 * rows * columns, "choose fewer rows")
 
 
 class Options(Config):
     """How data are read and split."""
 
-    seed: int = 0
+    seed: Annotated[int, Range(0, MAX_SEED)] = 0
     """Seed for splits, subsampling and synthetic data."""
     valid: Annotated[float, Range(0, 0.9, open=True)] = 0.1
     """Fraction of the rows for validation, unless the files give a validation split."""
@@ -48,14 +57,20 @@ class Options(Config):
     vocabulary: Annotated[int, Range(0)] = 0
     """Size of the vocabulary of words (rarer words become one token) or subwords; 0 for 10000
     words or 4000 subwords."""
-    context: Annotated[int, Range(2)] = 256
+    context: Annotated[int, Range(2, 10**6)] = 256
     """Tokens per row of running text, which is cut into consecutive blocks."""
     lines: Literal["auto", "each", "running"] = "auto"
     """Text: one row per line (each), or blocks of running text. auto: each if no line is empty and
     all are short."""
+    group: str = ""
+    """Column of a table whose rows of one value are all in one split: train, valid or test."""
+    weight: str = ""
+    """Column of a table that says how much a row counts in training, such as the number of rows
+    it stands for; it is not modelled. Held-out rows count alike."""
     time: str = ""
-    """Series: the column of times; by default a column of dates, or the order of the rows. none:
-    the rows are not a series."""
+    """The column of times. Rows of numbers are a series; other rows are split by time, so that
+    test rows are later than validation rows and these later than training rows. By default a
+    column of dates beside numbers, or the order of the rows. none: the rows are not a series."""
     lookback: Annotated[int, Range(1)] | None = None
     """Series: past steps in a window; by default several seasons."""
     horizon: Annotated[int, Range(1)] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -76,16 +76,16 @@ PackedTensor = Tensor | Ragged
 """The stored rows of a field."""
 
 
-def unseen(x: Tensor) -> Tensor | None:
+def is_missing(x: Tensor) -> Tensor | None:
     """Which entries of a tensor are missing; None for a type without missing values."""
     if x.is_floating_point():
         return x.isnan()
     return x < 0 if x.dtype == torch.int64 else None
 
 
-def holes(rows: PackedTensor) -> Tensor | None:
+def missing_counts(rows: PackedTensor) -> Tensor | None:
     """Number of missing cells of each row, (N,); None for a type without missing values."""
-    mask = unseen(rows.flat if isinstance(rows, Ragged) else rows)
+    mask = is_missing(rows.flat if isinstance(rows, Ragged) else rows)
     if mask is None:
         return None
     if isinstance(rows, Tensor):
@@ -93,6 +93,15 @@ def holes(rows: PackedTensor) -> Tensor | None:
     each = mask.reshape(len(mask), -1).sum(1)
     total = torch.cat([torch.zeros(1, dtype=torch.long), each.cumsum(0)])
     return total[rows.start + rows.length] - total[rows.start]
+
+
+def single_columns(tensors: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
+    """The fields of one number per row."""
+    return {
+        name: column
+        for name, column in tensors.items()
+        if isinstance(column, Tensor) and column.ndim == 1
+    }
 
 
 class Moments(TypedDict):

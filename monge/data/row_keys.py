@@ -16,8 +16,8 @@ import numpy as np
 
 from ..core.config import Config
 from ..core.errors import DataError
+from .codecs.date_format import is_date
 from .codecs.scalar import EXACT_FLOAT64
-from .codecs.time_index import ISO_TIME
 from .readers.base import RawData
 
 FEWEST = 20
@@ -157,7 +157,7 @@ def has_words(cells: list[str]) -> bool:
         LETTER.search(cell)
         and re.search(r"\d", cell)
         and not re.search(r"\s", cell)
-        and not ISO_TIME.fullmatch(cell)
+        and not is_date(cell)
         and not NUMBER.fullmatch(cell)
         for cell in cells
     )
@@ -202,5 +202,5 @@ def separate(raw: RawData, keys: Collection[RowKey]) -> RawData:
         raw,
         values={name: column for name, column in raw.values.items() if name not in names},
         main=tuple(name for name in raw.main if name not in names),
-        row_keys=cells,
+        row_keys={**raw.row_keys, **cells},
     )

@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from ..core.config import Config, read
-from ..core.errors import UsageError, nearest
+from ..core.errors import UsageError, nearest, shown
 from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.scalar import MISSING, Categorical, listed
 from .codecs.tokens import Text
 from .derived import Derived, Difference, Restored
-from .packed import PackedTensor, holes
+from .packed import PackedTensor, missing_counts
 from .row_keys import RowKey
 
 COLUMNS = "columns"
@@ -36,6 +36,14 @@ class Field(Config):
     """Its space, with statistics of the training rows."""
     key: str | int = ""
     """Label of the column in a frame, if it differs from the name."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = getattr(self.codec, "names", None)
+        if self.space.kind == "label" and names is not None and len(names) != self.space.size:
+            raise UsageError(
+                f"expected {self.space.size} names of {shown(self.name)}, found {shown(names)}"
+            )
 
 
 class Schema(Config):
@@ -66,6 +74,16 @@ class Schema(Config):
     declared: tuple[str, ...] = ()
     """All constraints, which every row obeys."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = {field.name for field in self.fields}
+        for name in self.main:
+            if name not in known:
+                raise UsageError(
+                    f"expected the event among the fields, found {shown(name)}"
+                    f"{nearest(name, known)}"
+                )
+
     @property
     def relation_notes(self) -> tuple[str, ...]:
         """A note on each key, derived column and difference."""
@@ -81,7 +99,10 @@ class Schema(Config):
         return (*known, *differences, *checked)
 
     def field(self, name: str) -> Field:
-        return next(field for field in self.fields if field.name == name)
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise KeyError(name)
 
     def vocabulary_files(self) -> dict[str, Any]:
         """The vocabulary of each field of text, as files of a run. Files are numbered, since the
@@ -121,18 +142,27 @@ class Selection(Config):
     """Whether the event is a target, which may be absent from other data."""
 
     @property
+    def conditions(self) -> set[str]:
+        """The fields that the conditions consist of."""
+        return {name for names in self.given.values() for name in names}
+
+    @property
+    def required(self) -> set[str]:
+        """The fields that other data must have: all but a target."""
+        spare = self.given and (self.predicted or len(self.event) == 1)
+        return self.conditions | (set() if spare else {*self.event})
+
+    @property
     def is_whole(self) -> bool:
         """Whether the event is the table rather than columns that the user names."""
-        given = {name for names in self.given.values() for name in names}
-        return not self.predicted and {*self.event} == {*self.schema.main} - given
+        return not self.predicted and {*self.event} == {*self.schema.main} - self.conditions
 
     @property
     def restored(self) -> Restored:
         """The columns that are computed from those of the event."""
         if not self.is_whole:
             return Restored()
-        given = {name for names in self.given.values() for name in names}
-        known = {*self.event}
+        given, known = self.conditions, {*self.event}
         derived = []
         for each in self.schema.derived:
             if {*each.sources} <= known and each.name not in given:
@@ -237,26 +267,7 @@ def is_class(space: Space) -> bool:
     return not space.shape and space.kind in ("label", "binary")
 
 
-def read_schema(stored: Mapping[str, Any]) -> tuple[Schema, set[str]]:
-    """The saved schema of a run, and the fields it requires: all it uses except a target."""
-    selection = read(stored)
-    if isinstance(selection, Selection):
-        given = {name for names in selection.given.values() for name in names}
-        spare = given and (selection.predicted or len(selection.event) == 1)
-        return selection.schema, given | (set() if spare else set(selection.event))
-    schema = Schema.from_dict(stored)
-    return schema, set(schema.main)
-
-
-def condition_fields(stored: Mapping[str, Any]) -> set[str]:
-    """The fields that the conditions of a run consist of."""
-    selection = read(stored)
-    if not isinstance(selection, Selection):
-        return set()
-    return {name for names in selection.given.values() for name in names}
-
-
-def selection_of(stored: Mapping[str, Any]) -> Selection:
+def read_selection(stored: Mapping[str, Any]) -> Selection:
     """The saved selection of a run; all of the event if a schema alone is saved."""
     found = read(stored)
     if isinstance(found, Selection):
@@ -281,6 +292,6 @@ def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTe
 def mark_missing(space: Any, kept: PackedTensor) -> Any:
     """The space, with `missing` set where a cell of any split is unknown: empty, in a column where
     that is no value of its own."""
-    found = None if space.optional else holes(kept)
+    found = None if space.optional else missing_counts(kept)
     missing = space.missing and not space.optional
     return replace(space, missing=missing or (found is not None and bool(found.any())))

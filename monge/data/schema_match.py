@@ -16,20 +16,24 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
+from ..core.space import Space
+from . import constraints
 from .codecs.array import Array
 from .codecs.base import Codec, Locator
 from .codecs.scalar import Binary, Categorical, distinct, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
-from .packed import PackedTensor
+from .derived import cell, in_numbers, refuse_broken_rows
+from .packed import PackedTensor, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
 from .readers.base import RawData
-from .schema import Schema
+from .schema import Schema, Selection
 
 
-def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
+def match(raw: RawData, selection: Selection) -> RawData:
     """The same rows under the names of the run's fields; other fields are left out, and a field
     that the run needs must be present."""
+    schema, needed = selection.schema, selection.required
     if schema.table != raw.table:
         raw = as_columns(raw, schema) if schema.table else as_array(raw, schema)
     elif raw.table:
@@ -56,30 +60,43 @@ def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
     return replace(raw, values=values, notes=raw.notes + notes)
 
 
-def without_unseen(raw: RawData, schema: Schema, conditions: Collection[str]) -> RawData:
-    """The same rows with empty cells where a condition holds a name that the run does not know; a
-    note counts them."""
+def without_new_names(raw: RawData, selection: Selection) -> RawData:
+    """The same rows with empty cells in place of names that the run does not know. In a condition
+    or a target such a name counts as unknown; a row that has it elsewhere is refused, since the
+    model gives it no probability. A note counts them."""
     values, notes = dict(raw.values), []
-    for field in schema.fields:
-        if field.name not in conditions or field.name not in values:
+    refused = np.zeros(len(raw), bool)
+    unknown = {*selection.conditions, *(selection.event if selection.predicted else ())}
+    for field in selection.schema.fields:
+        if field.name not in {*unknown, *selection.event} or field.name not in values:
             continue
         names = known_names(field.codec)
         column = values[field.name]
         if names is None or getattr(column, "ndim", 0) != 1:
             continue
         cells = tables.cells(column, raw.at(field.name)) if raw.table else column
-        strange = unseen_cells(cells, names)
+        strange = new_cells(cells, names)
         if not strange.any():
             continue
         first = int(np.argmax(strange))
-        notes.append(
-            f"{raw.at(field.name)(first)}: {spelled(cells[first])!r} was not in training and is "
-            f"read as an empty cell, as are such names in {int(strange.sum())} of {len(raw)} rows"
-        )
+        name = f"{raw.at(field.name)(first)}: {spelled(cells[first])!r} was not in training"
+        count = f"such names in {int(strange.sum())} of {len(raw)} rows"
+        if field.name in unknown:
+            notes.append(f"{name} and is read as an empty cell, as are {count}")
+        else:
+            notes.append(f"{name}, so that the row is refused and left out, as are {count}")
+            refused |= strange
         emptied = cells.astype(object)
         emptied[strange] = None
         values[field.name] = tables.as_column(emptied) if raw.table else emptied
-    return replace(raw, values=values, notes=(*raw.notes, *notes)) if notes else raw
+    if not notes:
+        return raw
+    return replace(
+        raw,
+        values=values,
+        notes=(*raw.notes, *notes),
+        refused=refused if refused.any() else None,
+    )
 
 
 def known_names(codec: Codec) -> tuple[str, ...] | None:
@@ -89,7 +106,7 @@ def known_names(codec: Codec) -> tuple[str, ...] | None:
     return codec.names if isinstance(codec, Categorical) else None
 
 
-def unseen_cells(cells: np.ndarray, names: Collection[str]) -> np.ndarray:
+def new_cells(cells: np.ndarray, names: Collection[str]) -> np.ndarray:
     """Which cells hold something that is not among the names, (N,)."""
     found, place = distinct(cells)
     strange = np.array([*(spelled(value) not in names for value in found), False], bool)
@@ -231,3 +248,47 @@ def encode(
         else:
             found[name] = tensors[name]
     return found
+
+
+def refuse_impossible(
+    selection: Selection,
+    raw: RawData,
+    codecs: Mapping[str, Codec],
+    tensors: Mapping[str, PackedTensor],
+) -> None:
+    """DataError about a row that the model of a run excludes: by bounds, constraints or derived
+    columns."""
+    schema, restored = selection.schema, selection.restored
+    if not selection.is_whole or not schema.table:
+        return
+    codes = {name: x for name, x in single_columns(tensors).items() if name in raw.values}
+    known = {**{field.name: field.codec for field in schema.fields}, **codecs}
+    above = {each.name for each in restored.differences}  # the difference alone has a bound
+    for field in schema.fields:
+        if field.name in codes and field.name in {*selection.event} - above:
+            refuse_outside(field.space, codes[field.name], raw.at(field.name))
+    if schema.declared:
+        found = constraints.parse(schema.declared, [field.name for field in schema.fields])
+        present = [each for each in found if {*each.columns} <= {*codes}]
+        numbers = in_numbers({n: codes[n] for each in present for n in each.columns}, known)
+        constraints.refuse_broken(
+            present, numbers, raw.places, lambda name, row: cell(name, codes, known, row)
+        )
+    if restored.derived:
+        refuse_broken_rows(restored.derived, codes, known, raw.places)
+    for each in restored.differences:
+        each.refuse_undefined(codes, raw.places)
+
+
+def refuse_outside(space: Space, x: Tensor, at: Locator) -> None:
+    """DataError about the first number of a column x (N,) that is outside its bounds."""
+    for end, sign, wrong in (
+        (space.lower, "below the lower", x < (space.lower or 0.0)),
+        (space.upper, "above the upper", x > (space.upper or 0.0)),
+    ):
+        if end is not None and bool(wrong.any()):
+            row = int(wrong.nonzero()[0, 0])
+            raise DataError(
+                f"{at(row)}: {float(x[row]):.12g} is {sign} bound {end:g} of the data of the run; "
+                "fix the cell, or refit with data.space=plain"
+            )

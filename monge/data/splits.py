@@ -49,6 +49,40 @@ def divide(
     return {split: (whose == code).nonzero()[:, 0] for code, split in enumerate(SPLITS)}
 
 
+def by_group(groups: np.ndarray, options: Options, name: str) -> np.ndarray:
+    """The split of each row (N,), all rows of one group in one split; groups (N,) are codes."""
+    sizes = np.bincount(groups)
+    order = shuffle(len(sizes), options.seed, "groups").numpy()
+    if len(sizes) < FEWEST:
+        raise DataError(
+            f"{name} has {len(sizes)} values of data.group={options.group}, too few to train, "
+            f"validate and test on different ones; give at least {FEWEST}"
+        )
+    split, start = np.zeros(len(sizes), np.int64), 0
+    for code, part, left in ((1, options.valid, 2), (2, options.test, 1)):
+        wanted = np.searchsorted(sizes[order[start:]].cumsum(), part * len(groups)) + 1
+        end = min(start + int(wanted), len(order) - left)
+        split[order[start:end]], start = code, end
+    return split[groups]
+
+
+def by_time(times: np.ndarray, options: Options, name: str) -> np.ndarray:
+    """The split of each row (N,): the latest times are tested on, those before validated on."""
+    different = np.unique(times)
+    if len(different) < FEWEST:
+        raise DataError(
+            f"{name} has {len(different)} times in data.time={options.time}, too few to train, "
+            f"validate and test on different ones; give at least {FEWEST}"
+        )
+    ordered = np.sort(times)
+    first_test = ordered[round((1 - options.test) * (len(times) - 1))]
+    first_test = max(first_test, different[2])
+    earlier = ordered[ordered < first_test]
+    first_valid = ordered[round((1 - options.test - options.valid) * (len(times) - 1))]
+    first_valid = min(max(first_valid, different[1]), earlier[-1])
+    return (times >= first_valid).astype(np.int64) + (times >= first_test)
+
+
 def labelled(codes: Tensor, options: Options) -> Tensor:
     """The rows that `data.labels` keeps, in order, spread evenly over the classes."""
     seen = len(codes[codes >= 0].unique())

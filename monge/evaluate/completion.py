@@ -27,6 +27,7 @@ from ..core.rng import make_generator
 from ..core.space import Space
 from .energy_distance import FeatureMap
 from .likelihood import HeldOutRows, row_subset
+from .rejection import Obeys, draw_obeying
 from .tabular import NAMES, is_table
 
 PERCENTAGES = (10, 30, 50)
@@ -59,13 +60,16 @@ def completes_tables(model: Model) -> bool:
     return isinstance(model, CanComplete) and is_table(model.space) and model.space.dims > 1
 
 
-def completion_metrics(model: Model, rows: HeldOutRows, seed: int = 0) -> dict[str, Metric]:
+def completion_metrics(
+    model: Model, rows: HeldOutRows, seed: int = 0, obeys: Obeys | None = None
+) -> dict[str, Metric]:
     """Metrics of completion for each share of hidden cells; none if the model does not complete
-    such rows, or they are too few."""
+    such rows, or they are too few. Completions that do not obey the constraints of the data are
+    drawn again, as `monge complete` does."""
     if not completes_tables(model) or len(rows) < MIN_ROWS or refusal(model, rows):
         return {}
     found = dict[str, Metric]()
-    pieces = list(completions(model, row_subset(rows, MAX_ROWS), seed))
+    pieces = list(completions(model, row_subset(rows, MAX_ROWS), seed, obeys))
     for percent, *parts in zip(PERCENTAGES, *pieces, strict=True):
         scores = completion_scores(joined(parts), model.space)
         found |= {f"hidden_{percent}_{name}": score for name, score in scores.items()}
@@ -87,7 +91,9 @@ def refusal(model: Model, rows: HeldOutRows) -> str:
     return ""
 
 
-def completions(model: Model, batch: Batch, seed: int) -> Iterator[list[Filled]]:
+def completions(
+    model: Model, batch: Batch, seed: int, obeys: Obeys | None = None
+) -> Iterator[list[Filled]]:
     """The completions of some rows at a time for each share of hidden cells, as long as there is
     time."""
     started = time.perf_counter()
@@ -95,10 +101,16 @@ def completions(model: Model, batch: Batch, seed: int) -> Iterator[list[Filled]]
         if place and time.perf_counter() - started > PATIENCE:
             return
         noise = make_generator(seed + place)
-        yield [fill(model, batch[index], percent, noise) for percent in PERCENTAGES]
+        yield [fill(model, batch[index], percent, noise, obeys) for percent in PERCENTAGES]
 
 
-def fill(model: Model, batch: Batch, percent: float, generator: torch.Generator) -> Filled:
+def fill(
+    model: Model,
+    batch: Batch,
+    percent: float,
+    generator: torch.Generator,
+    obeys: Obeys | None = None,
+) -> Filled:
     """Hide a share of the known cells of the rows and complete them."""
     assert isinstance(model, CanComplete)
     space, device, n = model.space, device_of(model), len(batch)
@@ -108,8 +120,12 @@ def fill(model: Model, batch: Batch, percent: float, generator: torch.Generator)
     noise = make_generator(int(torch.randint(1 << 31, (), generator=generator)), device)
     # The draws of one row must not share the noise that is keyed by its number.
     asked = replace(asked, row=torch.arange(len(asked)))
+
+    def complete(rows: Tensor) -> Tensor:
+        return model.complete(asked[rows].to(device), None, noise).cpu()
+
     with torch.no_grad():
-        x = model.complete(asked.to(device), None, noise).cpu().unflatten(0, (n, DRAWS))
+        x = draw_obeying(complete, len(asked), obeys)[0].unflatten(0, (n, DRAWS))
     feature_map = FeatureMap(replace(space, given={}))
     seen = batch.observed_mask
     few = Batch(x[:, :JOINT].flatten(0, 1), observed=seen.repeat_interleave(JOINT, 0))

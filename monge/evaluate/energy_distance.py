@@ -16,11 +16,13 @@ from torch import Tensor
 
 from ..core.abilities import CanSample
 from ..core.batch import Batch
+from ..core.errors import DataError
 from ..core.metric import Metric
 from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..nn.inputs.features import Conditions, Features
+from .rejection import MAX_REPEATS, Obeys, draw_obeying
 
 SAMPLES = 2000
 """Fewest samples of a distance."""
@@ -73,18 +75,36 @@ def repeated(rows: Batch) -> Batch:
     return rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
 
 
-def sample_timed(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
+def sample_timed(
+    model: CanSample, rows: Batch, seed: int, obeys: Obeys | None = None
+) -> tuple[Batch, Tensor, float]:
     """The rows that were sampled for, a sample for each, and samples per second; if all would take
-    longer than `PATIENCE`, fewer are sampled, for rows spread over all."""
+    longer than `PATIENCE`, fewer are sampled, for rows spread over all. Samples that do not obey
+    the constraints of the data are drawn again."""
     device = device_of(model)
     rows = rows[torch.randperm(len(rows), generator=make_generator(seed))]
     generator, started = make_generator(seed, device), time.perf_counter()
-    first = model.sample(min(FIRST, len(rows)), rows[:FIRST].to(device).given, generator=generator)
+
+    def sample(asked: Batch) -> Tensor:
+        def draw(index: Tensor) -> Tensor:
+            given = asked[index].to(device).given
+            return model.sample(len(index), given, generator=generator).cpu()
+
+        x, wrong = draw_obeying(draw, len(asked), obeys)
+        if len(wrong):
+            raise DataError(
+                f"none of {MAX_REPEATS} samples in place of row {int(wrong[0]) + 1} obeys the "
+                "constraints of the data, so that samples cannot be compared with it; train "
+                "longer, or remove a constraint"
+            )
+        return x
+
+    first = sample(rows[:FIRST])
     speed = len(first) / (time.perf_counter() - started)
     n = min(len(rows), max(len(first), int(PATIENCE * speed)))
-    pieces = [first.cpu()]
+    pieces = [first]
     if n > len(first):
         started, rest = time.perf_counter(), rows[len(first) : n]
-        pieces.append(model.sample(len(rest), rest.to(device).given, generator=generator).cpu())
+        pieces.append(sample(rest))
         speed = len(rest) / (time.perf_counter() - started)
     return rows[:n], torch.cat(pieces), speed

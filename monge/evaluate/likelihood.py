@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.abilities import CanSample, HasLikelihood, LikelihoodKind
+from ..core.abilities import CanSample, HasLikelihood, Likelihood, LikelihoodKind
 from ..core.batch import Batch
 from ..core.config import Config
 from ..core.metric import Metric
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CHUNK = 1024
 """Rows scored at once: large enough for full speed, small enough for any memory."""
+SMALLEST_CHUNK = 16
+"""Rows that fewer are padded to."""
 MAX_SCORED_ROWS = 4096
 """Most held-out rows scored during training, spread over the split; evaluation uses all."""
 MAX_SCORED_ELEMENTS = 1 << 22
@@ -48,12 +50,24 @@ def chunks(rows: HeldOutRows) -> Iterator[Batch]:
         yield rows.batch(index)
 
 
+def padded_size(rows: int) -> int:
+    """The size of a batch that holds so many rows: a power of two."""
+    return min(max(1 << (rows - 1).bit_length(), SMALLEST_CHUNK), max(CHUNK, rows))
+
+
+def padded(batch: Batch, size: int | None = None) -> Batch:
+    """The rows, then the last of them again up to a size of few: kernels round differently for
+    different numbers of rows, so that a row has the same value in all batches of one size."""
+    last, size = len(batch) - 1, size or padded_size(len(batch))
+    return batch if size <= len(batch) else batch[torch.arange(size).clamp(max=last)]
+
+
 def row_subset(rows: HeldOutRows, most: int = MAX_DISTANCE_ROWS) -> Batch:
     """At most `most` rows, spread over the split."""
     return rows.batch(torch.linspace(0, len(rows) - 1, min(len(rows), most)).long())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowLikelihoods:
     """log p of every row, float64, in the units of the data."""
 
@@ -64,6 +78,28 @@ class RowLikelihoods:
     description: str = ""  # how the estimate was made
     numbers: NDArray[np.int64] | None = None  # (N,): number of each row in its split, from 1
     index: Any = None  # (N,): the labels of the rows if the data are a frame
+
+    def __repr__(self) -> str:
+        return f"<log p of {len(self.value)} rows: {'; '.join(self.summary.values())}>"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        return pd.DataFrame({"": {"rows": str(len(self.value)), **self.summary}}).to_html(
+            header=False
+        )
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """The mean and the range, in short."""
+        if not len(self.value):
+            return {"mean": "no rows"}
+        mean, error = self.mean, "" if len(self.value) < 2 else f" ± {self.mean.stderr:.2g}"
+        found = {
+            "mean": f"{mean.value:.4f}{error} nats per row ({self.kind})",
+            "range": f"{self.value.min():.4g} to {self.value.max():.4g}",
+        }
+        return {**found, "made": self.description} if self.description else found
 
     @property
     def series(self) -> pd.Series[float]:
@@ -116,20 +152,28 @@ def row_likelihoods(
     dims: int,
     options: Config | None = None,
     seed: int = 0,
+    pad: bool = False,
 ) -> RowLikelihoods:
-    """Score every row of `batches`; the noise of a bound is keyed by row and `seed`."""
+    """Score every row of `batches`, padded to a size of few if set; the noise of a bound is keyed
+    by row and `seed`."""
     values, errors, kind, description, count = [], [], "exact", "", 0
     with torch.no_grad():
         for batch in batches:
             count += entries(batch, dims)
-            found = model.likelihood(batch.to(device_of(model)), options, make_generator(seed))
+            found = likelihood_of(model, padded(batch) if pad else batch, options, seed)
             kind, description = found.kind, found.description
-            values.append(found.value.double().cpu().numpy())
+            values.append(found.value.double().cpu().numpy()[: len(batch)])
             if found.stderr is not None:
-                errors.append(found.stderr.double().cpu().numpy())
+                errors.append(found.stderr.double().cpu().numpy()[: len(batch)])
     stderr = np.concatenate(errors) if errors else None
     value = np.concatenate(values)
     return RowLikelihoods(value, kind, count / len(value), stderr, description)  # type: ignore[arg-type]
+
+
+def likelihood_of(
+    model: HasLikelihood, batch: Batch, options: Config | None, seed: int
+) -> Likelihood:
+    return model.likelihood(batch.to(device_of(model)), options, make_generator(seed))
 
 
 def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:

@@ -23,6 +23,7 @@ from ..core.metric import Metric, MetricKind
 from ..core.model import Model, device_of
 from ..core.space import Space
 from .forecasts import is_forecast
+from .likelihood import padded
 
 LEVEL = 0.9
 """Probability of the central interval."""
@@ -54,10 +55,14 @@ class TargetPrediction:
 
     def known(self) -> TargetPrediction:
         """The rows whose truth is known."""
+        return self.take(self.seen)
+
+    def take(self, rows: Any) -> TargetPrediction:
+        """Some of the rows."""
         return TargetPrediction(
             self.space,
             self.level,
-            *(getattr(self, field.name)[self.seen] for field in fields(self)[2:]),
+            *(getattr(self, field.name)[rows] for field in fields(self)[2:]),
         )
 
 
@@ -70,12 +75,19 @@ def predicts(model: Model) -> bool:
 
 @torch.no_grad()
 def predict(
-    model: Model, batches: Iterable[Batch], level: float = LEVEL, options: Config | None = None
+    model: Model,
+    batches: Iterable[Batch],
+    level: float = LEVEL,
+    options: Config | None = None,
+    pad: bool = False,
 ) -> list[TargetPrediction]:
-    """The predictions of each target of the event, over all rows."""
-    pieces = [
-        predict_batch(model, batch.to(device_of(model)), level, options) for batch in batches
-    ]
+    """The predictions of each target of the event, over all rows; batches are padded to a size of
+    few if set."""
+    device, pieces = device_of(model), []
+    for batch in batches:
+        rows = (padded(batch) if pad else batch).to(device)
+        found = predict_batch(model, rows, level, options)
+        pieces.append([column.take(slice(len(batch))) for column in found])
     return [join(column) for column in zip(*pieces, strict=True)]
 
 

@@ -36,6 +36,7 @@ from .out_of_bag import out_of_bag
 from .predictions import predict, predicts
 from .predictions import prediction_metrics as predictive
 from .privacy import TRAIN_ROWS, privacy_metrics
+from .rejection import Obeys
 from .samples import (
     COPIED_FROM,
     REAL,
@@ -63,6 +64,7 @@ class EvaluationContext:
     columns: Sequence[str] = ()  # names of the entries of an event
     seconds: float | None = None  # of training
     scored: RowLikelihoods | None = None  # log p of every row, if known
+    obeys: Obeys | None = None  # which samples obey the constraints met by rejection
 
 
 Groups = dict[str, dict[str, Metric]]
@@ -101,7 +103,7 @@ def metric_groups(
     elif isinstance(model, CanSample) and not is_forecast(model):
         samples, speed = fidelity(model, rows, others, seed, known)
         found |= samples
-        found["completion"] = completion_metrics(model, rows, seed)
+        found["completion"] = completion_metrics(model, rows, seed, known.obeys)
     if not isinstance(model, HasLikelihood | CanSample):
         found["likelihood"]["held_out_loss"] = objective(model, chunks(rows), seed)
     if isinstance(model, CanEnlarge):
@@ -167,14 +169,14 @@ def fidelity(
     assert isinstance(model, Model)
     found: Groups = {"samples": {}}
     if not is_point(model.space):
-        requested, x, speed = sample_timed(model, row_subset(rows)[:TIMED], seed)
+        requested, x, speed = sample_timed(model, row_subset(rows)[:TIMED], seed, known.obeys)
     else:
         real, train, feature_map = (
             row_subset(rows),
             row_subset(others),
             FeatureMap.of(model, model.space),
         )
-        requested, x, speed = sample_timed(model, repeated(real), seed)
+        requested, x, speed = sample_timed(model, repeated(real), seed, known.obeys)
         if wild := unbounded(x, model.space):  # no distance is defined
             return {"samples": wild}, speed
         fake, searched = Batch(x, given=requested.given), row_subset(others, COPIED_FROM)

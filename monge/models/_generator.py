@@ -9,6 +9,12 @@ components by these logits (Gumbel-max), and the gradient is that of the relaxed
 (straight-through: Jang et al. 2017). A number is $a + (1 + b)\,\epsilon$ with the outputs a and b
 and a part $\epsilon$ of z. So a network of zeros has independent columns with nearly the marginals
 of the training rows. On both sides a number is 0 where the state of its cell is another.
+
+A critic sees whole rows and hardly notices that an empty cell is a little too rare. So a term of
+the loss of the generator holds the shares $\pi_k$ of the components in the training rows, as the
+first moments of Park et al. 2018: $\frac w2 \sum_k (p_k - \pi_k)(p'_k - \pi_k)/(\pi_k + 1/n)$ with
+the mean probabilities p and p' of two halves of a batch, n rows each. Since the halves are
+independent, its mean is zero at the right shares however much a component depends on z.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from torch import Generator, Tensor, nn
 from ..core.abilities import CanDecode, CanSample, Given
 from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Range
-from ..core.model import Model
+from ..core.model import Losses, Model
 from ..core.space import Space
 from ..nn.inputs.features import Conditions
 from ..nn.inputs.standardise import Coordinates
@@ -31,10 +37,17 @@ from ..prob.row_embedding import TABLE_KINDS, RowEmbedding
 
 CHOSEN_KINDS = ("binary", *TABLE_KINDS)
 """Kinds of event whose components are chosen."""
+SHARE_WEIGHT = 20.0
+"""Default weight of the divergence of the shares of components."""
 RELAXATION = 0.5
 """Temperature of the relaxed choice of a component."""
 MIN_UNIFORM = 1e-7
 """Distance to 0 and 1 at which uniforms are clamped before they become Gumbel noise."""
+
+
+def default_share_weight(space: Space) -> float:
+    """The weight of the shares of components: tables alone need it."""
+    return SHARE_WEIGHT if space.kind in TABLE_KINDS else 0.0
 
 
 class RowCoordinates(nn.Module):
@@ -59,6 +72,15 @@ class RowCoordinates(nn.Module):
     def to_network(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
         y: Tensor = self.rows(x.reshape(len(x), -1))
         return y
+
+    def share_divergence(self, out: Tensor) -> Tensor:
+        """How far the shares of the components in a batch of network outputs are from those in
+        the training rows, summed over columns, ()."""
+        rows, share = self.rows, self.rows.log_share.exp()
+        probability = rows.softmax(rows.log_share + out[:, : rows.components])
+        n = max(len(out) // 2, 1)
+        first, second = probability[:n].mean(0) - share, probability[-n:].mean(0) - share
+        return (first * second / (share + 1 / n)).sum() / 2
 
     def from_network(self, out: Tensor, noise: Tensor) -> Tensor:
         """Vectors (B, width) of network outputs, chosen by normal noise (B, choices)."""
@@ -150,6 +172,9 @@ class MLPGeneratorModel(GeneratorModel):
     class Config(GeneratorModel.Config):
         generator: MLP.Config = MLP.Config(width=256, depth=3, activation="relu")
         """Network from the noise z to an event."""
+        share_weight: Annotated[float, Range(0)] = 0.0
+        """Tables: weight of the divergence of the shares of names, of runs of counts and of empty
+        cells in samples from those in the training rows."""
 
     config: Config
 
@@ -158,7 +183,17 @@ class MLPGeneratorModel(GeneratorModel):
         inputs = config.latent + self.conditions.width
         self.generator: MLP = config.generator.build(inputs, self.coordinates.outputs)
 
+    def outputs(self, z: Tensor, context: Tensor) -> Tensor:
+        """What the network gives for noise z."""
+        return self.generator(torch.cat([z[:, : self.config.latent], context], 1))
+
     def generate(self, z: Tensor, context: Tensor) -> Tensor:
-        z, choice = z.split([self.config.latent, self.coordinates.choices], 1)
-        out = self.generator(torch.cat([z, context], 1))
-        return self.coordinates.from_network(out, choice)  # (n, D)
+        choice = z[:, self.config.latent :]
+        return self.coordinates.from_network(self.outputs(z, context), choice)  # (n, D)
+
+    def share_losses(self, z: Tensor, context: Tensor) -> Losses:
+        """The term that holds the shares of the components of tables."""
+        if not self.config.share_weight or isinstance(self.coordinates, Coordinates):
+            return {}
+        divergence = self.coordinates.share_divergence(self.outputs(z, context))
+        return {"shares": self.config.share_weight * divergence.expand(len(z))}

@@ -13,6 +13,8 @@ from ..core.errors import DataError
 from ..core.space import Space
 
 STATISTICS = ("mean", "scale", "low", "high")
+TABLE_KINDS = ("label", "counts", "columns")
+"""Kinds of event whose entries are columns with a distribution each."""
 MAX_SEPARATE_PLACES = 4096
 """Entries of a row of fixed length up to which each has its own statistics and output offset."""
 
@@ -33,8 +35,8 @@ def check_no_missing(name: str, batch: Batch) -> None:
 
 
 def check_codes(name: str, space: Space, x: Tensor) -> None:
-    """Levels, bits and tokens (B, D) must be in the range of the training data."""
-    if space.kind == "real" or not x.numel():
+    """Levels, bits, names and tokens (B, D) must be in the range of the training data."""
+    if space.kind in ("real", "counts", "columns") or not x.numel():
         return
     top = 1 if space.kind == "binary" else space.size - 1
     low, high = (int(end) for end in x.aminmax())
@@ -43,6 +45,15 @@ def check_codes(name: str, space: Space, x: Tensor) -> None:
             f"{name} was fitted with values 0 to {top}, but a row holds "
             f"{low if low < 0 else high}; score data of the same alphabet"
         )
+
+
+def late_rows(orders: Iterable[Tensor], seen: Tensor) -> Tensor:
+    """The rows (B,) of which an entry is observed (B, D) after a hidden one in some order."""
+    found = torch.zeros(len(seen), dtype=torch.bool, device=seen.device)
+    for order in orders:
+        shown = seen[:, order.argsort()]
+        found |= (shown[:, 1:] & ~shown[:, :-1]).any(1)
+    return found
 
 
 def check_prefix(name: str, orders: Iterable[Tensor], seen: Tensor) -> None:
@@ -87,7 +98,7 @@ class StepRows:
 
 class StepLayout:
     """An event as a sequence of single entries: the channels of each step of a series, or the
-    colours of each pixel of an image in raster order.
+    colours of each pixel of an image in raster order, or the columns of a table.
 
     Places repeat after `cycle` steps: the whole row if rows are short and of one length, otherwise
     one frame, which is a step of a series with its channels.
@@ -96,9 +107,15 @@ class StepLayout:
     def __init__(self, space: Space) -> None:
         self.space = space
         self.raster = space.is_image and not space.varies
-        self.channels = frame(space).dims
+        self.is_table = space.kind in TABLE_KINDS or not space.is_plain
+        self.channels = 1 if self.is_table else frame(space).dims
         own = not space.varies and space.dims <= MAX_SEPARATE_PLACES
-        self.cycle = space.dims if own else self.channels
+        self.cycle = space.dims if own or self.is_table else self.channels
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether each entry of a row is a place of its own, as in a table, and not a pixel."""
+        return self.cycle == self.space.dims and not self.raster and not self.space.varies
 
     def steps(self, x: Tensor) -> Tensor:
         """(B, *event) -> (B, D)."""
@@ -133,6 +150,8 @@ class StepLayout:
 
     def statistics(self) -> Space:
         """The places of the cycle as a vector space, (cycle,)."""
+        if self.is_table:
+            return self.space
         if self.cycle < self.space.dims:
             return frame(self.space)
         tables = [self.steps(self.space.spread(name)[None])[0] for name in STATISTICS]

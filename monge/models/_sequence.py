@@ -1,40 +1,34 @@
 r"""Base of sequence models whose steps share one network and one head.
 
 $\log p(x | c) = \sum_t \log p(x_t | x_{<t}, c)$ over the steps t that exist. The steps are the
-single entries of an event: the channels of each step of a series (T,) or (T, C), or the colours
-of each pixel of an image in raster order, so the likelihood is an exact product for every event.
-Step t reads the embedding of x_{t-1} (a learned vector at the first step), its place if rows have
-one length, and the conditions; the network's output plus a learned offset of the place are the
-parameters of its distribution. Padding beyond the length of a row is not part of it.
+single entries of an event: the channels of each step of a series (T,) or (T, C), the colours of
+each pixel of an image in raster order, or the columns of a table, so the likelihood is an exact
+product for every event. Step t reads the embedding of x_{t-1} (a learned vector at the first
+step), its place if rows have one length, and the conditions; the network's output, mapped by the
+column if steps are columns, plus a learned offset of the place are the parameters of its
+distribution. Padding beyond the length of a row is not part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
-from ..core.abilities import (
-    CanComplete,
-    CanSample,
-    CanStream,
-    Given,
-    HasConditionals,
-    HasLikelihood,
-    Likelihood,
-)
+from ..core.abilities import CanSample, CanStream, Given, HasLikelihood, Likelihood
 from ..core.batch import Batch, as_batch, broadcast_conditions
 from ..core.config import Config as BaseConfig
 from ..core.config import Range
 from ..core.model import Model
 from ..core.space import Space
-from ..nn.inputs.sequence import EntryEmbedding, SequenceContext
+from ..nn.autoregressive.incremental import EntryStepper
+from ..nn.inputs.sequence import ColumnEmbedding, EntryEmbedding, SequenceContext
 from ..nn.stepwise import ConditionedStepwise, WindowedStepwise
 from ..prob.decoding import SymbolSampling
-from ..prob.heads import Head, LevelsDistribution
+from ..prob.distributions import Distribution
+from ..prob.heads import LevelsDistribution
 from ._ordering import (
     StepLayout,
     StepRows,
@@ -43,13 +37,15 @@ from ._ordering import (
     check_prefix,
     placeholder_values,
 )
-from ._sequence_sampling import fill, row_groups, unobserved_rows
+from ._particles import CompletesByParticles
+from ._sequence_sampling import SequenceSteps, fill, row_groups, settings, unobserved_rows
+from ._step_heads import ColumnHeads, SharedHead, StepHead, along
 
 STEPS_PER_PASS = 1 << 14
 """Steps per network pass, so that activations stay in the processor's cache."""
 
 
-class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
+class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanStream):
     """A product of conditionals along a sequence, all computed by one network.
 
     The loss is in nats per step, so that every step has the same weight.
@@ -74,38 +70,42 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         """Tokens that every row starts with."""
         cached: bool = True
         """Cache the network's state; false recomputes the whole past for each step."""
+        particles: Annotated[int, Range(1)] = 128
+        """Completion where observed entries do not come first: particles per row; more are more
+        exact and slower."""
 
     config: Config
     net: ConditionedStepwise[Any]
     window: int = 0
     """Steps of a row that a training step scores if the network's reach is finite; 0: all."""
-    shift: Tensor
-    scale: Tensor
+    entries: EntryEmbedding | ColumnEmbedding
     blank: Tensor
     typical: Tensor
 
     def __init__(self, config: Config, space: Space, width: int) -> None:
         """width: of the vectors that the network reads. Subclasses build `net` from `width`,
-        `head.width` and `context.width`."""
+        `step_head.outputs` and `context.width`."""
         super().__init__(config, space)
         self.name, self.width = type(self).__name__.lower(), width
         self.layout = StepLayout(space)
         cycle = self.layout.statistics()  # (cycle,)
-        self.entries = EntryEmbedding(cycle, width)
         self.context = SequenceContext(space, self.layout.channels)
-        self.step_space = step_space(cycle)
-        self.head = Head(self.step_space, config.components, config.levels)
-        real = space.kind == "real"  # other kinds are scored in their own units
-        for name, value in (
-            ("shift", cycle.spread("mean") if real else torch.zeros(1)),
-            ("scale", cycle.spread("scale") if real else torch.ones(1)),
-        ):
-            self.register_buffer(name, value.expand(self.cycle).clone(), persistent=False)
+        self.step_head: StepHead
+        if self.layout.is_table:
+            self.entries = ColumnEmbedding(space, width)
+            self.step_head = ColumnHeads(space, config.components, config.levels, width)
+        else:
+            self.entries = EntryEmbedding(cycle, width)
+            self.step_head = SharedHead(cycle, config.components, config.levels)
         self.register_buffer("blank", placeholder_values(cycle), persistent=False)  # (cycle,)
         self.register_buffer("typical", torch.tensor((space.shape or (1,))[0]))
         self.first = nn.Parameter(0.1 * torch.randn(width))
-        self.offset = nn.Parameter(self.head.initial_params().repeat(self.cycle, 1))  # (cycle, P)
+        self.offset = nn.Parameter(self.step_head.initial_offset())
         self.place = nn.Parameter(0.1 * torch.randn(self.cycle, width)) if self.cycle > 1 else None
+
+    @property
+    def uses_particles(self) -> bool:  # type: ignore[override]
+        return self.layout.is_vector
 
     @property
     def cycle(self) -> int:
@@ -117,14 +117,8 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
             self.flat(batch.x),
             self.layout.exist(batch) & self.layout.steps(batch.observed_mask),
         )
-        places = Head(
-            replace(self.step_space, shape=(self.cycle,)),
-            self.config.components,
-            self.config.levels,
-        ).to(rows)
-        places.fit(rows.reshape(-1, self.cycle), exist.reshape(-1, self.cycle))
         with torch.no_grad():
-            self.offset.copy_(places.initial_params().reshape(self.cycle, -1))
+            self.offset.copy_(self.step_head.fit(rows, exist))
         if batch.length is not None:
             self.typical.copy_(batch.length.median())
 
@@ -179,7 +173,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         return self.layout.event(found * rows.exist).reshape(len(batch), -1)
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        return self.parameters_of(self.to_steps(batch))[:, self.orders[0]]
+        return self.step_head.padded(self.parameters_of(self.to_steps(batch)))[:, self.orders[0]]
 
     def pieces(self, count: Tensor, room: int) -> Iterator[tuple[Tensor, int]]:
         """Rows sorted by length in chunks of at most `room` steps, with the longest length."""
@@ -210,21 +204,23 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
     def scored(self, rows: StepRows) -> Tensor:
         """log p of every step, (B, D)."""
         places = torch.arange(rows.x.shape[1], device=rows.x.device)
-        return self.log_prob_at(self.parameters_of(rows), rows.x, places)
+        return self.step_head.log_prob(self.parameters_of(rows), rows.x, places)
 
     def parameters_of(self, rows: StepRows) -> Tensor:
-        """The parameters of the distribution of every step, (B, D, P)."""
+        """The parameters of the distribution of every step, as the head of the steps lays them
+        out."""
+        places = torch.arange(rows.x.shape[1], device=rows.x.device)
+        return self.step_head.parameters_of(self.outputs(rows), self.offset, places)
+
+    def outputs(self, rows: StepRows) -> Tensor:
+        """The outputs of the network at every step, (B, D, outputs)."""
         x = rows.x
         places = torch.arange(x.shape[1], device=x.device) % self.cycle
         vectors = self.entries(x[:, :-1], places[:-1])
         inputs = torch.cat([self.first.expand(len(x), 1, -1), vectors], 1)  # (B, D, width)
         if self.place is not None:
-            inputs = inputs + self.along(self.place, x.shape[1])
-        return self.net(inputs, rows.context) + self.along(self.offset, x.shape[1])
-
-    def along(self, table: Tensor, steps: int) -> Tensor:
-        """A table (cycle, .) repeated along the steps, (steps, .)."""
-        return table.repeat(-(-steps // self.cycle), 1)[:steps]
+            inputs = inputs + along(self.place, x.shape[1])
+        return self.net(inputs, rows.context)
 
     def windowed(self, rows: StepRows, first: Tensor, last: Tensor, size: int) -> Tensor:
         """log p of the steps from `first` (B,) up to `last` (B,), `size` at most; zero beyond."""
@@ -239,18 +235,10 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         inputs = torch.where((steps >= 0)[..., None], inputs, net.before)
         scored = steps[:, net.reach - 1 :]  # (B, S)
         places = scored.clamp(max=end)
-        params = net.window(inputs, rows.at(steps.clamp(0, end)))
-        params = params + self.offset[places % self.cycle]
-        log_p = self.log_prob_at(params, x.gather(1, places), places)
+        out = net.window(inputs, rows.at(steps.clamp(0, end)))
+        params = self.step_head.parameters_of(out, self.offset, places)
+        log_p = self.step_head.log_prob(params, x.gather(1, places), places)
         return log_p * (scored < last[:, None])
-
-    def log_prob_at(self, params: Tensor, x: Tensor, places: Tensor) -> Tensor:
-        """log p of x (B, S) at `places` (S,) or (B, S), in the units of the data."""
-        if self.space.kind != "real":
-            return self.head.log_prob(params, x[..., None])[..., 0]
-        shift, scale = self.shift[places % self.cycle], self.scale[places % self.cycle]
-        y = (x - shift) / scale
-        return self.head.log_prob(params, y[..., None])[..., 0] - scale.log()
 
     def to_steps(self, batch: Batch) -> StepRows:
         """The rows as steps; padding beyond the length of a row is set to zero and not read."""
@@ -268,15 +256,44 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """Padding beyond the length of a row is left unchanged."""
-        x, seen = self.flat(batch.x), self.layout.steps(batch.observed_mask)
-        order = self.layout.event(torch.arange(x.shape[1])[None]).flatten()
-        check_prefix(self.name, [order], batch.observed_mask.reshape(len(x), -1))
-        seen = seen & self.layout.within(batch)
+        """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty), exact if the observed
+        entries come first; padding beyond the length of a row is left unchanged."""
+        chosen, rows = settings(self, options), self.known_rows(batch)
+        self.effective = None
+        if self.uses_particles:
+            weighted = self.needs_weights(rows.observed_mask)  # (B,)
+        else:  # particles that have to agree with many later steps would all descend from one
+            order = self.layout.event(torch.arange(rows.x.shape[1])[None]).flatten()
+            check_prefix(self.name, [order], batch.observed_mask.reshape(len(rows), -1))
+            weighted = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
+        x = rows.x.clone()
+        if not bool(weighted.all()):
+            x[~weighted] = self.flat(fill(self, rows[~weighted], options, generator))
+        if bool(weighted.any()):
+            x[weighted] = self.fill_by_particles(
+                rows[weighted], chosen.particles, chosen.cached, generator
+            ).x
+        full = self.to_event(x)
+        within = self.layout.event(self.layout.within(batch))
+        return torch.where(within, full, batch.x.to(full))
+
+    def known_rows(self, batch: Batch) -> Batch:
+        x, within = self.flat(batch.x), self.layout.within(batch)
+        seen = self.layout.steps(batch.observed_mask) & within
         known = torch.where(seen, x, self.blank.repeat(x.shape[1] // self.cycle))
-        given = broadcast_conditions(batch.given, self.space, len(x))
-        full = fill(self, Batch(known, given, seen), options, generator)
-        return torch.where(self.layout.event(self.layout.within(batch)), full, batch.x.to(full))
+        return Batch(known, broadcast_conditions(batch.given, self.space, len(x)), seen)
+
+    def entry_distributions(self) -> Sequence[Distribution]:
+        return [self.step_head.entry_distribution(place) for place in range(self.cycle)]
+
+    def entry_reader(self) -> Callable[[int, Tensor], Tensor]:
+        return lambda entry, value: value  # the pass embeds it
+
+    def entry_noise(self, n: int, generator: Generator | None) -> Tensor:
+        return self.step_head.noise(n, self.space.dims, generator).transpose(0, 1)
+
+    def particle_steps(self, member: int, rows: Batch, cached: bool) -> EntryStepper:
+        return SequenceSteps(self, rows, cached)
 
     @torch.no_grad()
     def stream(
@@ -301,21 +318,4 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
 
     def to_event(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
         x = self.layout.event(x)
-        return x.long() if self.space.kind == "tokens" else x
-
-
-def step_space(places: Space) -> Space:
-    """The space of a single step, the same for all places: reals are standardised."""
-    if places.kind == "real":
-        return Space(kind="real", shape=(1,))
-    if places.kind == "tokens":
-        return Space(kind="label", shape=(1,), size=places.size)
-    mean, scale = places.spread("mean"), places.spread("scale")
-    spread = (scale.square().mean() + mean.var(correction=0)).sqrt()
-    return Space(
-        kind=places.kind,
-        shape=(1,),
-        size=places.size,
-        mean=(float(mean.mean()),),
-        scale=(float(spread),),
-    )
+        return x.long() if self.space.kind in ("tokens", "label") else x

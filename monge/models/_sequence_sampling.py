@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,9 +15,11 @@ from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config
 from ..core.errors import UsageError
 from ..core.space import Space
+from ..nn.autoregressive.incremental import EntryStepper
 from ..nn.stepwise import WindowedStepwise
 from ..prob.decoding import SymbolSampling, truncate_logits
 from ..prob.distributions import CategoricalDistribution, Distribution, MixtureDistribution
+from ..prob.mixed_number import MixedNumber
 from ._ordering import StepRows
 
 if TYPE_CHECKING:
@@ -49,11 +52,11 @@ class SequenceRowGroup:
         self.x, self.seen = x.T.contiguous(), seen.T.contiguous()  # (D, m)
         self.has_observed = self.seen.any(1).tolist()
         self.noise, self.steps = noise.unbind(), self.x.unbind()  # (m, 2) and (m,) each
-        self.distribution, self.options = model.head.distributions()[0], options
+        self.homes, self.options = model.step_head.homes, options
         self.end, self.ended = model.space.end, torch.zeros_like(self.seen[0])
-        self.read, self.offset = model.entries.reader(), model.offset.unbind()
+        self.read, self.maps = model.entries.reader(), model.step_head.maps(model.offset)
         self.place, self.cycle = model.place, model.cycle
-        self.real, self.net = model.space.kind == "real", model.net
+        self.in_units, self.net = model.step_head.in_units, model.net
         self.state: Any = (
             model.net.start(len(rows), len(self.x), context) if options.cached else None
         )
@@ -63,12 +66,10 @@ class SequenceRowGroup:
 
     def sample_step(self, step: int, params: Tensor) -> None:
         """x_t ~ p(x_t | params), unless observed or after the end of its row."""
-        here = self.steps[step]
-        params = apply_temperature(self.distribution, params, self.options)
-        value = self.distribution.sample(params, self.noise[step], 0)
-        if self.real:
-            place = step % self.cycle
-            value = self.model.shift[place] + self.model.scale[place] * value
+        here, place = self.steps[step], step % self.cycle
+        distribution, at = self.homes[place]
+        params = apply_temperature(distribution, params, self.options)
+        value = self.in_units(place, distribution.sample(params, self.noise[step], at))
         if self.end is not None:  # rows that have ended repeat their end
             value = value.masked_fill(self.ended, self.end)
         if self.has_observed[step]:
@@ -90,14 +91,45 @@ class SequenceRowGroup:
         """The parameters of the distribution of this step, (m, P)."""
         if self.state is None:
             past = StepRows(self.x.T, self.seen.T, self.context).cut(step + 1)
-            return self.model.parameters_of(past)[:, -1]
+            return self.maps[step % self.cycle](self.model.outputs(past)[:, -1])
         if step:
             vector = self.read(self.steps[step - 1], (step - 1) % self.cycle)  # (m, width)
         else:
             vector = self.model.first.expand(len(self.index), -1)
         if self.place is not None:
             vector = vector + self.place[step % self.cycle]
-        return self.net.step(self.state, vector) + self.offset[step % self.cycle]
+        return self.maps[step % self.cycle](self.net.step(self.state, vector))
+
+    def take(self, rows: Tensor) -> None:
+        """Go on with these rows (m,) in place of all, repeats allowed."""
+        self.x, self.seen = self.x[:, rows], self.seen[:, rows]
+        self.steps, self.ended = self.x.unbind(), self.ended[rows]
+        self.context = None if self.context is None else self.context[rows]
+        if self.state is not None:
+            self.state.reorder(rows)
+
+
+class SequenceSteps(EntryStepper):
+    """A pass along a sequence that is fed the values of its steps (m,)."""
+
+    def __init__(self, model: SequenceModel, batch: Batch, cached: bool) -> None:
+        n, steps = batch.x.shape
+        index = torch.arange(n, device=batch.x.device)
+        options = replace(settings(model, None), cached=cached)
+        noise = batch.x.new_zeros(steps, n, 2)
+        context = model.context(batch.given, n, steps)
+        self.rows = SequenceRowGroup(
+            model, options, index, batch.x, batch.observed_mask, noise, context
+        )
+
+    def parameters(self, place: int) -> Tensor:
+        return self.rows.parameters(place)
+
+    def feed(self, place: int, features: Tensor) -> None:
+        self.rows.steps[place].copy_(features)
+
+    def take(self, rows: Tensor) -> None:
+        self.rows.take(rows)
 
 
 def apply_temperature(
@@ -114,6 +146,11 @@ def apply_temperature(
         )
     if temperature == 1:
         return params
+    if isinstance(distribution, MixedNumber):
+        states, number = params.tensor_split([distribution.logits], -1)
+        return torch.cat(
+            [states / temperature, apply_temperature(distribution.number, number, options)], -1
+        )
     if not isinstance(distribution, MixtureDistribution):
         return params / temperature
     *logits, means, scales = params.split(distribution.components, -1)
@@ -163,7 +200,7 @@ def row_groups(
 ) -> Iterator[SequenceRowGroup]:
     """Groups of the rows of a batch laid out as steps, each before its first step."""
     n, steps = batch.x.shape
-    noise = model.head.noise(steps * n, generator).reshape(steps, n, 2)
+    noise = model.step_head.noise(n, steps, generator)
     context = model.context(batch.given, n, steps)
     reach = model.net.reach if isinstance(model.net, WindowedStepwise) else steps
     size = max(1, min(MAX_ROWS, MAX_CACHE_ELEMENTS // (min(reach, steps) * model.width)))

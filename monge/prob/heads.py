@@ -229,6 +229,11 @@ class Head(nn.Module):
         )
         return values[self.places.argsort()]
 
+    def padded(self, params: Tensor) -> Tensor:
+        """The parameters (B, P) of each entry, padded with zeros to equal number, (B, D, most)."""
+        parts = [params[:, own].T for own in self.slices]  # (P_i, B)
+        return nn.utils.rnn.pad_sequence(parts).permute(2, 1, 0)
+
     def params_of(self, params: Tensor) -> list[Tensor]:
         """The parameters of each group, (*S, d, count)."""
         if len(self.by_group) > 1:

@@ -36,8 +36,9 @@ NAME_DISTANCE = 2.0
 """Distance of the points of two names."""
 LADDER_LENGTH = 4.0
 """Distance of the first and the last run of a count, if there are many."""
-PSEUDO_CELLS = 0.5
-"""What is added to the number of training cells of every component."""
+PSEUDO_CELLS = 1.0
+"""What is added to the training cells of a column, in equal parts to its components; as much to
+each would make empty cells rarer, the more runs a count has."""
 TABLE_KINDS = ("label", "counts", "columns")
 """Kinds of event whose rows are embedded."""
 
@@ -157,7 +158,8 @@ class RowEmbedding(nn.Module):
             step = min(NAME_DISTANCE, LADDER_LENGTH / max(last, 1))
             ladder = step * (used.cumsum(0) - 1 - last / 2)
             live[own], points[own, int(self.first_axis[i])] = used, ladder.to(points)
-        share = torch.where(live, cells.to(points) + PSEUDO_CELLS, 0.0)
+        used_components = (live.to(points) @ self.members)[self.column]
+        share = torch.where(live, cells.to(points) + PSEUDO_CELLS / used_components, 0.0)
         share = share / (share @ self.members)[self.column]
         own_axis = self.column[:, None] == self.axis_column
         self.points.copy_(torch.where(own_axis, points - share @ points, 0.0))
@@ -167,7 +169,7 @@ class RowEmbedding(nn.Module):
         """The component of each cell, (B, D)."""
         local = torch.zeros_like(x, dtype=torch.long)
         missing = x.isnan()
-        for i in missing.any(0).nonzero()[:, 0].tolist():
+        for i in missing.any(0).nonzero()[:, 0].tolist() if bool(missing.any()) else ():
             if not self.parts[i].optional or self.parts[i].kind in ("binary", "label"):
                 raise DataError(
                     f"expected a value in {self.parts[i].name or f'entry {i}'}, which is never "

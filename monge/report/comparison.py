@@ -85,7 +85,7 @@ def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
         "Models": [
             folded(row.model, *model_sections(runs[row.model], row.metrics)) for row in found.rows
         ],
-        "Left out": [listing([f"{name}: {why}" for name, why in plan.refused.items()])],
+        "Left out": [listing(plan.left_out)],
         "Environment": [environment(first)] if first else [],
     }
     return page(f"Models of {plan.data}", lead, sections)

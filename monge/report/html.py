@@ -39,6 +39,9 @@ figure { margin: 1rem 0 } figcaption { color: var(--quiet); font-size: .9rem }
 img { max-width: 100%; height: auto; background: #fff; image-rendering: pixelated;
       border-radius: .3rem }
 img.smooth { image-rendering: auto }
+.chart svg { width: 100%; height: auto; max-height: 15rem; font-size: 12px; fill: currentColor }
+.chart .real { fill: var(--mark); opacity: .4 } .chart .axis { stroke: var(--quiet) }
+.chart .new { fill: none; stroke: currentColor; stroke-width: 1.3 }
 details { margin: .6rem 0; border: 1px solid var(--line); border-radius: .4rem;
           padding: .4rem .8rem }
 summary { cursor: pointer; font-weight: 600 }
@@ -155,6 +158,63 @@ def embed_image(path: Path, caption: str, smooth: bool = False) -> str:
         f'<figure><img{css_class} alt="{escape(caption)}" src="data:image/png;base64,{inside}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def chart(
+    caption: str,
+    real: Sequence[float],
+    new: Sequence[float],
+    names: Sequence[str],
+    named: bool = False,
+) -> str:
+    """Shares of real rows (filled) and of new ones: a histogram between two ends, or a bar for
+    each of the names."""
+    most = max([*real, *new, 1e-9])
+    marks = bar_marks(real, new, names, most) if named else step_marks(real, new, names, most)
+    height = 22 * len(names) + 4 if named else 130
+    return (
+        f'<figure class="chart"><figcaption>{escape(caption)}</figcaption>'
+        f'<svg viewBox="0 0 320 {height}" role="img" aria-label="{escape(caption)}">{marks}</svg>'
+        "</figure>"
+    )
+
+
+def step_marks(
+    real: Sequence[float], new: Sequence[float], ends: Sequence[str], most: float
+) -> str:
+    width = 320 / len(real)
+    filled = "".join(
+        f'<rect class="real" x="{i * width:.1f}" y="{108 - 104 * share / most:.1f}" '
+        f'width="{width:.1f}" height="{104 * share / most:.1f}"/>'
+        for i, share in enumerate(real)
+    )
+    points = " ".join(
+        f"{(i + side) * width:.1f},{108 - 104 * share / most:.1f}"
+        for i, share in enumerate(new)
+        for side in (0, 1)
+    )
+    return (
+        f'{filled}<polyline class="new" points="{points}"/>'
+        f'<line class="axis" x1="0" y1="108" x2="320" y2="108"/>'
+        f'<text x="0" y="124">{escape(ends[0])}</text>'
+        f'<text x="320" y="124" text-anchor="end">{escape(ends[1])}</text>'
+    )
+
+
+def bar_marks(
+    real: Sequence[float], new: Sequence[float], names: Sequence[str], most: float
+) -> str:
+    marks = ""
+    for i, (name, a, b) in enumerate(zip(names, real, new, strict=True)):
+        top, short = 22 * i, name if len(name) <= 16 else f"{name[:15]}…"
+        marks += (
+            f'<text x="104" y="{top + 15}" text-anchor="end">{escape(short)}</text>'
+            f'<rect class="real" x="110" y="{top + 2}" width="{160 * a / most:.1f}" height="9"/>'
+            f'<rect class="new" x="110" y="{top + 11}" width="{160 * b / most:.1f}" height="8"/>'
+            f'<text x="{114 + 160 * max(a, b) / most:.1f}" y="{top + 15}">{100 * a:.0f} '
+            f"/ {100 * b:.0f}</text>"
+        )
+    return marks
 
 
 def gallery(figures: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..comparison.runner import FILE, RESULTS, Comparison, Outcome
 from ..core.metric import Metric
@@ -23,15 +24,30 @@ from .sections import (
     settings,
     training,
 )
+from .table import table_sections
 
 
-def write_report(name: str, out: Path | None = None) -> Path:
-    """The report of a run, or of the comparison in a folder."""
-    out = out and storage.check_output_path(out)
+def write_report(what: str | Path | Run, out: str | Path | None = None) -> Path:
+    """Write one HTML page about a run, a comparison or a folder of either, as `monge report` does.
+
+    Parameters
+    ----------
+    what : str, Path, Run or Leaderboard
+        A run, the name or folder of one, or that of a comparison.
+    out : str or Path, optional
+        The file; by default report.html in the folder.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    out = None if out is None else storage.check_output_path(Path(out))
+    name: Any = getattr(what, "folder", what)
     for where in (Path(name), storage.home() / name):
         if (where / FILE).exists():
             return report(where, Comparison.read(where).outcomes, out)
-    run = load(name)
+    run = what if isinstance(what, Run) else load(name)
     return written(out or run.folder / "report.html", of_run(run))
 
 
@@ -63,6 +79,7 @@ def of_run(run: Run) -> str:
                 *([figure(run, paths["data"])] if "data" in paths else []),
             ],
             "Model": [model_description(run)],
+            **table_sections(run),
             "Metrics": [metrics_table(measures), metric_meanings(measures)],
             "Figures": [figure(run, path) for stem, path in paths.items() if stem != "data"],
             "Findings": [findings(run)],

@@ -8,6 +8,7 @@ problem, its evidence and a remedy.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import registry
 from ..core.abilities import CanDiagnose, CanSample, Finding, HasLikelihood
-from ..core.errors import RunError
+from ..core.errors import DataError, RunError
 from ..core.gaussian_modes import GaussianModes
 from ..core.model import Model, device_of
 from ..core.rng import make_generator
+from ..core.space import Space
 from ..data.dataset import Split
 from ..evaluate.c2st import MIN_TEST_ROWS
 from ..evaluate.coverage import duplicates, memorised, modes, prdc
@@ -45,6 +48,12 @@ MIN_RELATIVE_SHARE = 0.5
 """Share of the training rows' value below which a metric of samples is reported."""
 MAX_COPIED_SHARE = 0.2
 """Share of copied samples above which it is reported."""
+FEW_EPOCHS, MANY_STEPS = 3, 2000
+"""Epochs below which training barely began, unless it had this many steps."""
+BASELINE = "baseline.independent"
+"""The model that ignores how entries depend on one another: every fit should beat it."""
+BASELINE_ROWS, BASELINE_ENTRIES = 5000, 2**22
+"""Most training rows, and entries of them, that the baseline is fitted to."""
 OSCILLATION, MIN_OSCILLATION_SCORES = 0.5, 8
 """Relative change between held-out scores that counts as oscillation, and the least number of
 scores."""
@@ -59,9 +68,12 @@ def diagnose(
 ) -> list[Finding]:
     """All findings: of the log and result, the model on held-out rows, and its samples compared
     with training rows."""
-    found = diagnose_log(list(log), result)
+    history = list(log)
+    found = barely_began(history, result) + diagnose_log(history, result)
     if not len(rows):
         return found
+    if train is not None:
+        found += worse_than_trivial(model, rows, train, result)
     few = rows.batch(torch.arange(min(len(rows), GRADIENT_ROWS))).to(device_of(model))
     informative = result.get("step", MIN_GRADIENT_STEPS) >= MIN_GRADIENT_STEPS
     with torch.no_grad():
@@ -70,6 +82,83 @@ def diagnose(
         if train is not None:
             found += diagnose_samples(model, rows, train, train.density)
     return found + (alarms(profile(model, few)) if informative else [])
+
+
+def barely_began(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
+    """The budget ended, or training was interrupted, within the first epochs."""
+    epochs = max((line["epoch"] for line in log), default=math.inf)
+    step = result.get("step", MANY_STEPS)
+    if result["stopped"] not in ("budget", "asked") or epochs >= FEW_EPOCHS or step >= MANY_STEPS:
+        return []
+    return [
+        Finding(
+            "barely trained",
+            f"training ended after {epochs:.2g} epoch{'s' * (epochs != 1)} "
+            f"({step} step{'s' * (step != 1)}): the model has hardly begun to learn",
+            "resume with `monge fit --resume RUN --budget +5m`",
+        )
+    ]
+
+
+def worse_than_trivial(
+    model: Model, rows: HeldOutRows, train: Split, result: Mapping[str, Any]
+) -> list[Finding]:
+    """A held-out log-likelihood below that of the uniform code, or of independent entries."""
+    held = result.get("held_out") or {}
+    value, space = held.get("value"), model.space
+    if held.get("kind") not in LIKELIHOOD_KINDS or value is None or not math.isfinite(value):
+        return []
+    uniform = uniform_code(space)
+    more = "train longer: resume with `monge fit --resume RUN --budget +5m`"
+    if uniform is not None and value < uniform:
+        bits, least = (-nats / (space.dims * math.log(2)) for nats in (value, uniform))
+        return [
+            Finding(
+                "worse than the uniform code",
+                f"{bits:.3g} bits/dim on held-out rows, where guessing every value with equal "
+                f"probability takes {least:.3g}",
+                more,
+            )
+        ]
+    base = independent_baseline(model, rows, train)
+    if base is None or not value < base - 2 * (held.get("stderr") or 0.0):
+        return []
+    return [
+        Finding(
+            "worse than independent entries",
+            f"the held-out log-likelihood is {value:.4g} nats per row, where {BASELINE}, which "
+            f"ignores how entries depend on one another, has {base:.4g}",
+            f"{more}, or start with that model or baseline.chow_liu",
+        )
+    ]
+
+
+def uniform_code(space: Space) -> float | None:
+    """The log-likelihood of a row under equal probabilities; None if values are not finitely
+    many or rows differ in length."""
+    sizes = [2 if part.kind == "binary" else part.size for part in space.columns or (space,)]
+    if space.varies or not all(sizes):
+        return None
+    times = 1 if space.columns else space.dims
+    return -times * sum(math.log(size) for size in sizes)
+
+
+def independent_baseline(model: Model, rows: HeldOutRows, train: Split) -> float | None:
+    """The held-out log-likelihood of independent entries; None for models without gradients and
+    for data that the baseline does not take."""
+    space = model.space
+    if not any(param.requires_grad for param in model.parameters()) or space.varies:
+        return None
+    owner = registry.find(BASELINE)
+    try:
+        registry.check_compatible(BASELINE, owner, space)
+    except DataError:
+        return None
+    count = min(len(train), BASELINE_ROWS, max(BASELINE_ENTRIES // max(space.dims, 1), 100))
+    index = torch.linspace(0, len(train) - 1, count).long()
+    base = owner.defaults(space).config.build(space)
+    base.updates()[0].loss(train.batch(index))
+    return float(base.likelihood(row_subset(rows)).value.mean())
 
 
 def diagnose_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
@@ -253,8 +342,11 @@ def saved_findings(folder: Path, step: int) -> list[Finding] | None:
         return None
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return [Finding(**each) for each in stored["findings"]] if stored["step"] == step else None
-    except (ValueError, KeyError, TypeError) as error:
+        found = [Finding(**each) for each in stored["findings"]]
+        if not all(isinstance(text, str) for each in found for text in vars(each).values()):
+            raise ValueError("expected text in every finding")
+        return found if stored["step"] == step else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(
             f"{path} cannot be read ({error}); delete it to diagnose the run again"
         ) from error

@@ -41,7 +41,8 @@ def write_figures(run: Run) -> None:
     """Write all figures of a fitted run."""
     folder = run.folder / "figures"
     folder.mkdir(exist_ok=True)
-    learning_curves.write_curves(folder / "curves.png", run.log, run.model.optimal_values)
+    if len(history := list(run.log)) > 1:
+        learning_curves.write_curves(folder / "curves.png", history, run.model.optimal_values)
     if (
         isinstance(run.model, CanEncode)
         and isinstance(run.model, CanDecode)

@@ -1,11 +1,15 @@
 """Forecasts of a series: sampled given its past, or by completing a window.
 
-Beyond a model's horizon, blocks are sampled one after another, each given the one before.
+Beyond a model's horizon, blocks are sampled one after another, each given the one before. Values
+beyond the natural bounds of a channel (0, or a share of 1 or of 100) are set to the bound: models
+of series have no bounds of their own. With range=observed, blocks that leave the range of the
+series are sampled again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +21,7 @@ from torch import Generator, Tensor
 from ..core.abilities import CanComplete, CanSample
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError
+from ..core.memory import require_memory
 from ..core.metric import Metric
 from ..core.model import device_of
 from ..core.rng import make_generator
@@ -25,13 +30,19 @@ from ..data.codecs.window import Series, Window
 from ..data.dataset import Dataset
 from ..data.loading import open_series
 from ..data.packed import Ragged
+from ..data.schema_fit import natural_bounds
 from ..evaluate.forecasts import forecast_scores, is_forecast
 from ..evaluate.likelihood import row_subset
+from .where import MAX_REPEATS, OBSERVED, observed_range
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from .run import Run
+
+
+COPIES = 3
+"""Trajectories held at once: those so far, the new block, and their values in the data's units."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class ForecastPaths:
 
     series: Series
     paths: NDArray[np.float64]  # (n, horizon, C)
+    notes: tuple[str, ...] = ()
 
     @property
     def times(self) -> NDArray[Any]:
@@ -117,7 +129,8 @@ def forecast(
 ) -> ForecastPaths:
     """n trajectories of `horizon` steps after the end of the series."""
     past, future = window_of(run, "past"), window_of(run, "future")
-    sampling = [word for word in settings if not word.startswith("data.")]
+    chosen, observed = observed_range([w for w in settings if not w.startswith("data.")])
+    sampling = [word.removeprefix("sample.") for word in chosen]
     options = run.require(CanSample).SamplingConfig().override(*sampling)
     data_options = [word.removeprefix("data.") for word in settings if word.startswith("data.")]
     series, wanted = series_of(run, what, data_options), horizon or future.steps
@@ -126,16 +139,117 @@ def forecast(
             f"{series.name} has {len(series)} steps and the model needs "
             f"{past.steps}; give more steps"
         )
+    require_memory(
+        f"a forecast of {n} trajectories of {wanted} steps",
+        COPIES * 8.0 * n * wanted * series.values.shape[1],
+        "give a smaller --horizon or fewer trajectories",
+    )
     model, generator = run.model, make_generator(seed, device_of(run.model))
     if not is_forecast(model):
         run.require(CanComplete)
     known = torch.from_numpy(series.values[len(series) - past.steps :].astype(np.float32))
+    limits = Limits.of(run, series, known.to(device_of(model)), observed)
     paths = known.expand(n, *known.shape).to(device_of(model))  # (n, L + sampled, C)
     while (done := paths.shape[1] - past.steps) < wanted:
         place = len(series) + done
-        block = following(run, series, paths[:, -past.steps :], place, options, generator)
-        paths = torch.cat([paths, block.to(paths)], 1)
-    return ForecastPaths(series, paths[:, past.steps : past.steps + wanted].double().cpu().numpy())
+
+        def sample(before: Tensor, place: int = place) -> Tensor:
+            block = following(run, series, before, place, options, generator)
+            return block[:, : wanted + len(series) - place].to(before)
+
+        paths = torch.cat([paths, limits.keep(paths[:, -past.steps :], sample)], 1)
+    found = paths[:, past.steps :].double().cpu().numpy()
+    return ForecastPaths(series, found, limits.notes)
+
+
+@dataclass
+class Limits:
+    """The natural bounds of each channel, with range=observed also the range it was seen in, and
+    how much lay beyond them."""
+
+    lower: Tensor  # (C,), infinite where there is none
+    upper: Tensor
+    low: Tensor | None
+    high: Tensor | None
+    names: Sequence[str]
+    tried: int = 0
+    kept: int = 0
+    values: int = 0
+    moved: int = 0
+
+    @classmethod
+    def of(cls, run: Run, series: Series, like: Tensor, observed: bool) -> Limits:
+        space = run.view.selection.schema.field("future").space
+        low, high, scale = (
+            space.statistic(name).reshape(-1).expand(len(series.channels))
+            for name in ("low", "high", "scale")
+        )
+        own = series.values.astype(np.float32)
+        low = torch.fmin(low, torch.from_numpy(np.fmin.reduce(own)))
+        high = torch.fmax(high, torch.from_numpy(np.fmax.reduce(own)))
+        plain = "space=plain" in run.metadata["data"]["overrides"]
+        ends = [
+            (None, None) if plain else natural_bounds(torch.stack([a, b]), float(s))
+            for a, b, s in zip(low, high, scale, strict=True)
+        ]
+        lower = torch.tensor([-math.inf if a is None else a for a, _ in ends])
+        upper = torch.tensor([math.inf if b is None else b for _, b in ends])
+        return cls(
+            lower.to(like),
+            upper.to(like),
+            low.to(like) if observed else None,
+            high.to(like) if observed else None,
+            series.channels,
+        )
+
+    def keep(self, past: Tensor, sample: Callable[[Tensor], Tensor]) -> Tensor:
+        """A block (n, H, C) after each past, within the limits."""
+        paths = self.bounded(sample(past))
+        self.tried, self.kept = self.tried + len(paths), self.kept + len(paths)
+        if self.low is None or self.high is None:
+            return paths
+        for _ in range(MAX_REPEATS):
+            outside = ((paths < self.low) | (paths > self.high)).flatten(1).any(1)
+            wrong = outside.nonzero()[:, 0]
+            if not len(wrong):
+                return paths
+            paths[wrong] = self.bounded(sample(past[wrong]))
+            self.tried += len(wrong)
+        raise DataError(
+            f"none of {MAX_REPEATS} samples of a trajectory stays in the observed range; leave "
+            "out range=observed, or forecast fewer steps"
+        )
+
+    def bounded(self, paths: Tensor) -> Tensor:
+        inside = paths.clamp(self.lower, self.upper)
+        self.values, self.moved = (
+            self.values + paths.numel(),
+            self.moved + int((inside != paths).sum()),
+        )
+        return inside
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        found = []
+        if self.moved:
+            ends = [
+                f"{name} {sign} {float(end):g}"
+                for name, a, b in zip(self.names, self.lower, self.upper, strict=True)
+                for sign, end in ((">=", a), ("<=", b))
+                if end.isfinite()
+            ]
+            found.append(
+                f"{100 * self.moved / self.values:.3g} % of the sampled values lay beyond the "
+                f"natural bounds ({', '.join(ends)}) and are set to them; data.space=plain "
+                "switches bounds off"
+            )
+        if self.low is not None:
+            found.append(
+                f"{self.kept} of {self.tried} sampled trajectories lie in the observed range "
+                f"({100 * self.kept / self.tried:.3g} %); {OBSERVED}: these samples are not of "
+                "the distribution that is scored"
+            )
+        return tuple(found)
 
 
 def following(

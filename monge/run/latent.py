@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.abilities import CanDecode, CanEncode, CanTransfer, Given, HasBijection, HasPosterior
-from ..core.batch import Batch
+from ..core.batch import Batch, broadcast_conditions
 from ..core.errors import DataError, UsageError
 from ..core.model import device_of
 from ..core.rng import make_generator
 from ..data.codecs.scalar import Categorical, listed
 from ..evaluate.energy_distance import FeatureMap
-from ..evaluate.likelihood import chunks
+from ..evaluate.likelihood import CHUNK, chunks, padded
 from ..evaluate.linear_probe import regress
 
 if TYPE_CHECKING:
@@ -82,12 +82,32 @@ def code_frame(z: np.ndarray, labels: Any) -> pd.DataFrame:
 
 
 def encoded(run: Run, rows: Split) -> Tensor:
+    """The code of every row, (N, *latent)."""
     model = run.require(CanEncode)
-    return torch.cat([model.encode(batch.to(device_of(model))).cpu() for batch in chunks(rows)])
+    return torch.cat([codes_of(model, padded(batch))[: len(batch)] for batch in chunks(rows)])
+
+
+def codes_of(model: CanEncode, batch: Batch) -> Tensor:
+    return model.encode(batch.to(device_of(model))).cpu()
+
+
+def events_of(model: Any, codes: Batch) -> Tensor:
+    """The events of codes (B, *latent), which `codes` holds as x, under the conditions it has."""
+    like = next(model.parameters(), torch.zeros(()))
+    moved = codes.to(device_of(model))
+    return model.decode(moved.x.to(like), moved.given).cpu()
 
 
 def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
     """The events that codes (N, *latent) stand for, (N, *event), as the model gives them."""
+    model = run.require(CanDecode)
+    rows = code_rows(run, z, given)
+    pieces = [rows[index] for index in torch.arange(len(rows)).split(CHUNK)]
+    return torch.cat([events_of(model, padded(piece))[: len(piece)] for piece in pieces])
+
+
+def code_rows(run: Run, z: Any, given: Given | None = None) -> Batch:
+    """Codes (N, *latent) as rows with the conditions to decode them under."""
     model, z = run.require(CanDecode), torch.as_tensor(z)
     shape = model.latent.shape
     if tuple(z.shape[1:]) != shape or not len(z):
@@ -96,9 +116,7 @@ def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
             f"{run.metadata['model']} are rows of {shape}; give (N, "
             f"{', '.join(map(str, shape))})"
         )
-    where, like = device_of(model), next(run.model.parameters(), torch.zeros(()))
-    conditions = {name: part.to(where) for name, part in (given or {}).items()}
-    return model.decode(z.to(like), conditions).cpu()
+    return Batch(z, broadcast_conditions(given or {}, run.space, len(z)))
 
 
 def own_rows(run: Run, what: Any, split: str | None) -> tuple[Dataset, Split]:

@@ -37,6 +37,7 @@ def run_metrics(
         columns=run.view.columns,
         seconds=run.result["seconds"],
         scored=scored,
+        obeys=run.view.obeys if run.view.constraints else None,
     )
     found = metric_groups(run.model, rows, train, known=known)
     gap = found.get("likelihood", {}).get("likelihood_gap")

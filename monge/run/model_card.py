@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.abilities import Finding
 from ..core.space import Space
+from . import storage
 from .diagnostics import sentence
 
 
@@ -29,7 +30,7 @@ def card(
         score += f", before the refit\n\n{refit_summary(result['refit'])}"
     return CARD.format(
         model=about["model"],
-        data=about["data"]["name"],
+        data=storage.data_name(about),
         description=inspect.cleandoc(description or ""),
         space=space,
         rows=space.rows,

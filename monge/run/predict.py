@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..data.codecs.array import Array
 from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import Offset, shortest
+from ..data.frames import is_frame
 from ..evaluate.likelihood import HeldOutRows, chunks
 from ..evaluate.predictions import TargetPrediction
 from ..evaluate.predictions import predict as predict_targets
@@ -24,7 +26,7 @@ from ..evaluate.predictions import predict as predict_targets
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data.dataset import View
+    from ..data.dataset import Split, View
 
 
 By = Literal["mean", "mode", "sample"]
@@ -48,7 +50,7 @@ def predict(
         )
     options = model.SamplingConfig().override(*settings)
     generator = make_generator(seed, device_of(model))
-    predictions = predict_targets(model, chunks(rows), interval, options)
+    predictions = predict_targets(model, chunks(rows), interval, options, pad=True)
     if by != "sample":
         return table(view, predictions, by)
     samples = [
@@ -56,6 +58,29 @@ def predict(
         for batch in chunks(rows)
     ]
     return table(view, predictions, by, torch.cat(samples).reshape(len(rows), -1))
+
+
+def read_table(what: Any) -> Any:
+    """The table in a file as a frame; a frame as it is."""
+    if isinstance(what, str | Path) and Path(what).is_file():
+        from ..data.options import Options
+        from ..data.readers.delimited import read
+
+        return read(Path(what), Options()).frame
+    return what
+
+
+def beside_inputs(inputs: Any, predictions: pd.DataFrame, rows: Split) -> pd.DataFrame:
+    """Predictions beside the columns of the frame that they are of; a column of the same name
+    becomes NAME_true."""
+    if not is_frame(inputs) or inputs.ndim != 2 or len(inputs) != len(rows.event.rows):
+        raise UsageError(
+            "expected a frame or a table in a file with one row per prediction, found other data; "
+            "leave out keep_columns (--keep-columns)"
+        )
+    own = inputs.iloc[rows.index.numpy()].set_axis(predictions.index)
+    own = own.rename(columns={name: f"{name}_true" for name in own if name in predictions})
+    return own.join(predictions.drop(columns="row"))
 
 
 def table(

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ import torch
 from .. import __version__
 from ..core.abilities import (
     CanComplete,
+    CanDecode,
     CanSample,
     CanStream,
     Finding,
@@ -26,13 +28,14 @@ from ..core.abilities import (
     HasMarginals,
 )
 from ..core.batch import Batch, broadcast_conditions
-from ..core.config import Config
+from ..core.config import Config, Overrides, apply_overrides, as_settings
 from ..core.ensemble import Ensemble
-from ..core.errors import DataError, UsageError, nearest
+from ..core.errors import DataError, RunError, UsageError, check_seed, nearest
+from ..core.memory import require_memory
 from ..core.metric import Metric
 from ..core.model import Model
-from ..core.overrides import Overrides, apply_overrides
 from ..core.rng import make_generator
+from ..data import frames
 from ..data.codecs.sequence import SequenceCodec
 from ..data.codecs.tokens import Text
 from ..data.codecs.window import Window
@@ -40,7 +43,6 @@ from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
 from ..evaluate.suite import flat
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
-from ..train.device import ComputeConfig
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
 from . import diagnostics, storage
@@ -50,11 +52,12 @@ from .forecast import forecast
 from .latent import code_frame, decoded, encoded, own_rows
 from .metrics import run_metrics
 from .model_card import card
-from .predict import By, predict
-from .saved import SavedRun, build, row_labels, submodels
-from .session import TrainingSession
+from .predict import By, beside_inputs, predict, read_table
+from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
+from .session import TrainingSession, follow
 from .setup import resolve_setup
 from .storage import locked
+from .text import translate
 from .where import (
     ACCEPTANCE_SAMPLES,
     Acceptance,
@@ -62,17 +65,18 @@ from .where import (
     Where,
     complete_given,
     given_constraints,
+    observed_range,
     parse_where,
     sample_where,
 )
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 Able = TypeVar("Able")
 BUDGET = "2m"
 """Default training budget; early stopping usually ends a fit sooner."""
+ALWAYS_FEW_SAMPLES = 10_000
+"""Samples up to which memory is not checked."""
+COPIES_OF_SAMPLES = 4
+"""Numbers held for each number of the samples, at least: noise, sample, decoded value, file."""
 PRECISION = "fp32"
 """Default precision of the losses of a new run."""
 
@@ -88,12 +92,15 @@ def start(
     bag: bool = False,
     seed: int = 0,
     out: str | Path | None = None,
+    name: str | None = None,
     compute: ComputeConfig | None = None,
     budget: str | None = None,
 ) -> Run:
     """Create a run directory: data opened, model built, nothing trained yet. A budget
     of less than one step is refused."""
+    check_seed(seed)
     overrides, compute = Overrides.parse(settings), compute or ComputeConfig()
+    what, form = (what, None) if isinstance(what, str | Path) else frames.opened(what)
     precision = PRECISION if compute.precision == "auto" else compute.precision
     setup = resolve_setup(model, what, overrides, event, given, target, ensemble, bag)
     metadata = {
@@ -104,7 +111,7 @@ def start(
         "seed": seed,
         "precision": precision,
     }
-    wanted = Path(out) if out else storage.default_path(setup.title)
+    wanted = Path(out) if out else storage.default_path(name or setup.title)
     helpers = {field: storage.locate(part.run) for field, part in submodels(setup.config)}
     network = build(setup.config, setup.view.space, seed, compute, helpers, setup.train_config)
     # invalid settings are reported before there is a directory
@@ -121,6 +128,7 @@ def start(
     where = storage.create(wanted, not out, files, helpers)
     run = Run(where, compute, setup.view)
     run.notes, run.trainer = setup.view.notes, trainer
+    run.form = form
     return run
 
 
@@ -136,14 +144,73 @@ def fit(
     bag: bool = False,
     seed: int = 0,
     out: str | Path | None = None,
+    name: str | None = None,
+    threads: int = 0,
+    progress: bool | None = None,
     compute: ComputeConfig | None = None,
+    **fields: Any,
 ) -> Run:
-    """Fit a model to data and return its run, as `monge fit` does."""
+    """Fit a model to data and return its run, as `monge fit` does.
+
+    Parameters
+    ----------
+    model : str or Config
+        The name of a model (`monge models` lists them), a file of one's own, or a whole config.
+    what : str, Path, frame, array, (x, y) pair, torch Dataset, DataLoader or rows
+        The data: a built-in name, a path, or a Python object. Frames may be of pandas, polars or
+        Arrow; samples are then frames of that library.
+    *settings : str
+        Settings as on the command line: "latent=8", "train.lr=1e-3", "data.seed=1".
+    budget : str
+        When training ends at the latest: "90s", "5m", "500steps" or "3epochs".
+    event : str, optional
+        The field to model, if it is not the usual one.
+    given : list of str
+        Fields that the model is conditioned on.
+    target : str or list of str, optional
+        The columns to predict from the others.
+    ensemble : int
+        Members of an ensemble; 0 fits one model.
+    bag : bool
+        Fit each member to rows drawn with replacement.
+    seed : int
+        Seed of the initial weights and of training. That of the splits is data={"seed": 1}.
+    out : str or Path, optional
+        The folder of the run; it must not exist yet.
+    name : str, optional
+        The name of the run among the runs; a taken name gets a number.
+    threads : int
+        CPU threads; 0 lets torch decide.
+    progress : bool, optional
+        A progress bar; by default on a terminal and in a notebook only.
+    compute : ComputeConfig, optional
+        Device, precision and threads together.
+    **fields
+        Settings as keyword arguments: latent=8, net={"width": 64}, train={"lr": 1e-3},
+        data={"seed": 1}. A setting that has the name of a parameter above is given as text.
+
+    Returns
+    -------
+    Run
+        The fitted run: `sample`, `log_likelihood`, `predict`, `complete`, `encode`, `forecast`,
+        `evaluate`; `monge.load(run.folder)` loads it again.
+
+    Examples
+    --------
+    >>> import monge
+    >>> run = monge.fit("made", "iris", budget="3epochs", width=32, train={"lr": 1e-2})
+    >>> len(run.sample(5))
+    5
+    """
     Budget.read(budget)
+    if name is not None and out is not None:
+        raise UsageError(f"expected a name or a folder, found name={name} and out={out}; give one")
+    compute = compute or ComputeConfig()
     run = start(
         model,
         what,
         *settings,
+        *as_settings(fields),
         event=event,
         given=given,
         target=target,
@@ -151,17 +218,21 @@ def fit(
         bag=bag,
         seed=seed,
         out=out,
-        compute=compute,
+        name=name,
+        compute=replace(compute, threads=threads) if threads else compute,
         budget=budget,
     )
-    for _ in run.train(budget):
-        pass
+    follow(run.train(budget), progress)
     run.diagnose()
     return run
 
 
 def load(name: str | Path, compute: ComputeConfig | None = None) -> Run:
-    """Load a run by path or by name."""
+    """Load a run by path or by name.
+
+    >>> run = monge.load("made-iris")
+    >>> run.sample(5, seed=1)
+    """
     return Run(storage.locate(name), compute or ComputeConfig())
 
 
@@ -169,6 +240,7 @@ class Run(SavedRun):
     """A run directory: train its model, sample from it, score and predict with it."""
 
     trainer: Trainer | None = None  # the one that `start` built, until `train` takes it
+    form: Any = None  # a frame without rows of the library that samples are given in
 
     def load_sibling(self, name: str) -> Run:
         """Load another run on the same device."""
@@ -202,6 +274,11 @@ class Run(SavedRun):
         """Train from the last checkpoint and yield progress; closing the iterator stops training
         and saves its state."""
         limit = Budget.read(budget)
+        if self.metadata.get("compacted"):
+            raise RunError(
+                f"{self.folder} was compacted and cannot be resumed; start a new run, or use this "
+                "one as it is"
+            )
         view = self.opened or self.open_view()
         with locked(self.folder), stop_requested() as should_stop:
             session = TrainingSession(
@@ -245,14 +322,24 @@ class Run(SavedRun):
         given: Mapping[str, Any] | None = None,
         *settings: str,
         where: Where | None = None,
-        seed: int = 0,
+        seed: int | None = None,
+        **options: Any,
     ) -> Any:
-        """n samples in the form of the data: a frame or an array. given={"label": 3} conditions
-        all samples on one value, or each on its own of n values. where={"sex": "female",
-        "age": ">60"} keeps samples of a table whose columns satisfy the conditions."""
+        """n samples in the form of the data: a frame or an array.
+
+        given={"label": 3} conditions all samples on one value, or each on its own of n values.
+        where={"sex": "female", "age": ">60"} keeps samples of a table whose columns satisfy the
+        conditions. Sampling options are keyword arguments or text: steps=20 or "steps=20"; with
+        range="observed" samples outside the range of the training rows are drawn again. Without a
+        seed every call gives other samples, which follow from `torch.manual_seed`.
+        """
+        seed = int(torch.randint(2**62, ())) if seed is None else seed
+        settings = (*settings, *as_settings(options))
         if where is not None:
-            return self.view.decode(self.sample_where(n, where, given, *settings, seed=seed).x)
-        return self.view.decode(self.sample_tensor(n, given, *settings, seed=seed))
+            x = self.sample_where(n, where, given, *settings, seed=seed).x
+        else:
+            x = self.sample_tensor(n, given, *settings, seed=seed)
+        return frames.in_kind(self.view.decode(x), self.form)
 
     def sample_where(
         self,
@@ -264,6 +351,8 @@ class Run(SavedRun):
     ) -> ConditionalSamples:
         """n samples whose columns satisfy the conditions and the constraints of the data, and how
         many were tried."""
+        self.check_count(n)
+        settings, observed = observed_range(settings)
         model, options = self.require(CanSample), sampling_options(self, settings)
         device = self.compute.torch_device()
         conditions = encode_conditions(self, given, settings)
@@ -277,25 +366,35 @@ class Run(SavedRun):
             )
             return self.require(CanComplete).complete(rows.to(device), options, generator).cpu()
 
-        return sample_where(
+        found = sample_where(
             model,
             self.view,
-            parse_where(self.view, where),
+            parse_where(self.view, where) if where else (),
             n,
             sample,
             complete,
             make_generator(seed, device),
+            observed,
         )
+        self.notes = found.notes
+        return found
+
+    def check_count(self, n: int) -> None:
+        """Refuse a number of samples that is negative or does not fit into memory."""
+        if n < 0:
+            raise UsageError(f"expected 0 or more samples, found n={n}; give a larger n")
+        size = COPIES_OF_SAMPLES * 4.0 * n * math.prod(self.space.shape)
+        if n > ALWAYS_FEW_SAMPLES:
+            require_memory(f"n={n}", size, "sample fewer rows at a time, each with another seed")
 
     def sample_tensor(
         self, n: int, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
     ) -> torch.Tensor:
         """n samples as a tensor (n, *event)."""
-        model, options = self.require(CanSample), sampling_options(self, settings)
-        if n < 0:
-            raise UsageError(f"expected 0 or more samples, found n={n}; give a larger n")
-        if self.view.constraints and n:
+        self.check_count(n)
+        if n and (self.view.constraints or any("range=" in word for word in settings)):
             return self.sample_where(n, (), given, *settings, seed=seed).x
+        model, options = self.require(CanSample), sampling_options(self, settings)
         generator = make_generator(seed, self.compute.torch_device())
         return model.sample(n, encode_conditions(self, given, settings), options, generator).cpu()
 
@@ -309,13 +408,21 @@ class Run(SavedRun):
             yield x.cpu()
 
     def log_likelihood(
-        self, what: Any = None, *settings: str, split: str | None = None, seed: int = 0
+        self,
+        what: Any = None,
+        *settings: str,
+        split: str | None = None,
+        seed: int = 0,
+        **options: Any,
     ) -> RowLikelihoods:
         """log p of every row: of the test split of the run's own data or of a dataset that has
-        splits, of every row of other data. `series` has the index of a frame."""
+        splits, of every row of other data. `series` has the index of a frame. Scoring options are
+        keyword arguments or text: samples=1000 or "samples=1000"."""
+        what = frames.as_pandas(what)
         model, rows = self.require(HasLikelihood), self.split(what, split)
-        options = apply_overrides(model.LikelihoodConfig(), settings, "score")
-        found = row_likelihoods(model, chunks(rows), self.space.dims, options, seed)
+        settings = (*settings, *as_settings(options))
+        scoring = apply_overrides(model.LikelihoodConfig(), settings, "score")
+        found = row_likelihoods(model, chunks(rows), self.space.dims, scoring, seed, pad=True)
         found = replace(found, numbers=rows.numbers.numpy(), index=row_labels(what, rows))
         return given_constraints(found, self.acceptance) if self.view.constraints else found
 
@@ -336,16 +443,25 @@ class Run(SavedRun):
         split: str | None = None,
         by: By = "mean",
         interval: float = 0.9,
+        keep_columns: bool = False,
         seed: int = 0,
-    ) -> pd.DataFrame:
+        **options: Any,
+    ) -> Any:
         """Predict the target of every row (by default of the run's test rows): for a class its
-        name and probabilities, for a number its mean, mode or a sample, and its interval. The
-        index of a frame is that of its predictions."""
+        name and probabilities, for a number its mean, mode or a sample, and its interval, as a
+        frame of the library of the data. The index of a frame is that of its predictions; with
+        `keep_columns` its columns stand before them, and a column of the target's name becomes
+        NAME_true."""
         self.require(HasMarginals)
+        what, form = frames.opened(what)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
+        settings = (*settings, *as_settings(options))
         table = predict(self.model, self.view, rows, by, interval, settings, seed)
         labels = row_labels(what, rows)
-        return table if labels is None else table.set_axis(labels)
+        table = table if labels is None else table.set_axis(labels)
+        if keep_columns:
+            table = beside_inputs(read_table(what), table, rows)
+        return frames.in_kind(table, self.form if what is None else form)
 
     def forecast(
         self,
@@ -354,11 +470,24 @@ class Run(SavedRun):
         *settings: str,
         n: int = 1000,
         interval: float = 0.8,
+        paths: bool = False,
         seed: int = 0,
-    ) -> pd.DataFrame:
+        **options: Any,
+    ) -> Any:
         """Median and central interval of every step after the end of a series, by default the
-        run's own; `run.forecast.forecast` gives the trajectories."""
-        return forecast(self, horizon, what, settings, n, seed).table(interval)
+        run's own, as a frame; with `paths`, the n trajectories instead, one row per step."""
+        what, form = frames.opened(what)
+        found = forecast(self, horizon, what, (*settings, *as_settings(options)), n, seed)
+        self.notes = found.notes
+        table = found.sampled() if paths else found.table(interval)
+        return frames.in_kind(table, self.form if what is None else form)
+
+    def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
+        """The most probable translation of a text, or of each of several; search options such as
+        beams=10 are keyword arguments or text."""
+        one = isinstance(texts, str)
+        found = translate(self, [texts] if one else list(texts), *settings, *as_settings(options))
+        return found[0] if one else found
 
     def complete(
         self,
@@ -369,18 +498,26 @@ class Run(SavedRun):
         keep_holes: Sequence[str] = (),
         split: str | None = None,
         seed: int = 0,
+        **options: Any,
     ) -> Any:
         """Rows (by default the run's test rows) with their empty cells filled in, in the form of
-        the data: sampled `draws` times given the other cells, or by their mean or median, with the
-        most frequent name. Empty cells of the columns `keep_holes` stay empty."""
+        the data that were passed in: sampled `draws` times given the other cells, or by their mean
+        or median, with the most frequent name. Empty cells of the columns `keep_holes` stay
+        empty."""
+        what, form = frames.opened(what)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
+        settings = (*settings, *as_settings(options))
         x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
         found = self.view.decode(x, rows.repeated_keys(draws))
         labels = row_labels(what, rows)
-        if labels is None or isinstance(found, np.ndarray):
+        if isinstance(found, np.ndarray):
             return found
-        return found.set_axis(labels.repeat(len(found) // len(labels)))
+        if isinstance(what, np.ndarray | torch.Tensor):
+            return found.to_numpy()
+        if labels is not None:
+            found = found.set_axis(labels.repeat(len(found) // len(labels)))
+        return frames.in_kind(found, self.form if what is None else form)
 
     def complete_batch(
         self,
@@ -401,16 +538,22 @@ class Run(SavedRun):
         complete = complete_given(self.view, one_each) if self.view.constraints else one_each
         return complete_rows(batch, self.space, complete, by, draws, interval)
 
-    def encode(self, what: Any = None, split: str | None = None) -> np.ndarray | pd.DataFrame:
+    def encode(self, what: Any = None, split: str | None = None) -> Any:
         """The code of every row, (N, *latent); of a frame, a frame with its index and the entries
         of the code as columns z1, z2, ..."""
+        what, form = frames.opened(what)
         _, rows = own_rows(self, what, split)
         z, labels = encoded(self, rows).numpy(), row_labels(what, rows)
-        return z if labels is None else code_frame(z, labels)
+        return z if labels is None else frames.in_kind(code_frame(z, labels), form)
 
     def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
-        """Decode latent codes (N, *latent) to the form of the data."""
-        return self.view.decode(decoded(self, z, given))
+        """Decode latent codes (N, *latent), or a frame of them, to the form of the data."""
+        codes, form = frames.opened(z)
+        if frames.is_frame(codes):
+            codes = np.array(codes).reshape(len(codes), *self.require(CanDecode).latent.shape)
+        return frames.in_kind(
+            self.view.decode(decoded(self, codes, given)), self.form if form is None else form
+        )
 
     def export(self, out: str | Path) -> dict[str, Any]:
         """Write the network of the model as .pt2 or .onnx; returns its inputs."""

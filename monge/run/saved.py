@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ..compatibility import join_with_or
 from ..core.abilities import Ability
 from ..core.config import Config, RunRef, sizes
 from ..core.ensemble import Ensemble
-from ..core.errors import RunError, UsageError
+from ..core.errors import DataError, RunError, UsageError, shown
+from ..core.memory import available
 from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.space import Space
 from ..core.train_config import TrainConfig
 from ..data import loading
-from ..data.content import available
+from ..data.builtin import catalogue
 from ..data.dataset import Dataset, Split, View
-from ..data.readers import tables
-from ..registry import entries, find, is_named
+from ..data.frames import is_frame
+from ..registry import entries, find, is_named, join_with_or
 from ..train import checkpoint
-from ..train.device import ComputeConfig
-from ..train.log import Log
 from ..train.step_memory import check_model_memory
 from . import storage
 
@@ -37,6 +37,34 @@ if TYPE_CHECKING:
 Able = TypeVar("Able", bound=Ability)
 ALWAYS_SMALL = 10**9
 """Weights up to which memory is not checked: some gigabytes with their optimiser state."""
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where a model computes and in which precision; none of it is part of the model."""
+
+    device: str = "auto"  # auto, cpu, cuda, mps
+    precision: str = "auto"  # of losses: fp32, bf16, or auto: that of the run, fp32 for a new run
+    threads: int = 0  # 0: torch's default
+    compiled: bool = False
+
+    def torch_device(self) -> torch.device:
+        """The torch device; also sets the number of threads."""
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        name = self.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        count = {
+            "cpu": 1,
+            "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+            "mps": int(torch.backends.mps.is_available()),
+        }
+        kind, colon, number = name.partition(":")
+        index = int(number) if number.isdecimal() else -1 if colon else 0
+        if not 0 <= index < count.get(kind, 0):
+            raise UsageError(f"device {name!r} is not available on this machine; use --device cpu")
+        return torch.device(name)
 
 
 def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:
@@ -82,19 +110,27 @@ def most_weights(config: Config, space: Space) -> int:
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Name the file in errors about settings that it stores."""
+    """Name the file in errors about what it stores. A value of a wrong type can fail anywhere
+    while the stored objects are built again, so every error of that kind counts as damage."""
     try:
         yield
-    except UsageError as error:
-        raise RunError(f"{path}: {error}") from error
     except KeyError as error:
-        raise RunError(f"{path} lacks {error}; the run is damaged") from error
+        raise RunError(f"{path} lacks {shown(error.args[0])}; the run is damaged") from error
+    except (DataError, UsageError) as error:
+        raise RunError(f"{path}: {error}") from error
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{path}: expected values as Monge writes them, found others ({error}); the run is "
+            "damaged"
+        ) from error
+    except (RecursionError, RuntimeError, MemoryError) as error:
+        raise RunError(f"{path} cannot be used ({error}); the run is damaged") from error
 
 
 def row_labels(what: Any, rows: Split) -> pd.Index | None:
     """The index of the frame that the rows were read from; None for other data, and if a row of
     the data is not a row of the frame, as in a series."""
-    if not tables.is_frame(what) or len(what) != len(rows.event.rows):
+    if not is_frame(what) or len(what) != len(rows.event.rows):
         return None
     return what.index[rows.index.numpy()]
 
@@ -108,11 +144,30 @@ class SavedRun:
         self.metadata = storage.read_metadata(where)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.folder)!r})"
+        return f"<{type(self).__name__} {self.folder.name}: {'; '.join(self.summary.values())}>"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        about = {**self.summary, "folder": str(self.folder)}
+        return pd.DataFrame({"": about}).to_html(header=False)
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """What the run is and how far it is trained, in short."""
+        found = {"model": self.title, "data": f"{self.space}, {self.space.rows} training rows"}
+        if not (self.folder / "best.safetensors").exists():
+            return {**found, "training": "not trained"}
+        result = self.result
+        steps = f"{result['step']} step{'s' * (result['step'] != 1)}"
+        found["training"] = f"{steps}, {result['seconds']:.1f} s"
+        if held := result["held_out"]:
+            found["held out"] = f"{held['value']:.4g} {held['unit']} ({held['kind']})"
+        return found
 
     @cached_property
-    def log(self) -> Log:
-        return Log(self.folder / "log.jsonl")
+    def log(self) -> storage.Log:
+        return storage.Log(self.folder / "log.jsonl")
 
     @cached_property
     def view(self) -> View:
@@ -170,7 +225,8 @@ class SavedRun:
     def model(self) -> Model:
         """The model with its best weights, in evaluation mode."""
         tensors, _ = checkpoint.load(self.folder / "best.safetensors")
-        model = self.build()
+        with naming_file(self.folder / "run.json"):
+            model = self.build()
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:
@@ -178,7 +234,33 @@ class SavedRun:
                 f"{self.folder / 'best.safetensors'} does not fit run.json ("
                 f"{str(error).splitlines()[0]}); the run is damaged"
             ) from error
+        for name, parameter in model.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise RunError(
+                    f"{self.folder / 'best.safetensors'}: expected finite weights, found others "
+                    f"in {name}; the run is damaged: restore the file from a copy, or fit again"
+                )
         return model.eval()
+
+    def latest_model(self) -> tuple[Model, int]:
+        """The model with the averaged weights of the last checkpoint of a fit that goes on, in
+        evaluation mode, and the step of that checkpoint."""
+        tensors, about = checkpoint.load(self.folder / "last.safetensors")
+        named = {
+            name.removeprefix(head): tensor
+            for head in ("model/", "ema/")
+            for name, tensor in tensors.items()
+            if name.startswith(head)
+        }
+        model = self.build()
+        try:
+            model.load_state_dict(named)
+        except RuntimeError as error:
+            raise RunError(
+                f"{self.folder / 'last.safetensors'} does not fit run.json ("
+                f"{str(error).splitlines()[0]}); the run is damaged"
+            ) from error
+        return model.eval(), about["step"]
 
     def require(self, ability: type[Able]) -> Able:
         """The model if it has this ability; otherwise an error that lists the models that have."""
@@ -223,24 +305,55 @@ class SavedRun:
     def source(self, what: Any = None) -> Dataset:
         """The run's own data, checked to be unchanged, or other data read with its fields."""
         about = self.metadata["data"]
+        if isinstance(what, Dataset):
+            return what  # read with the fields of this run
         if what is not None:
             return loading.open(what, fields=storage.read(self.folder, "fields.json"))
         if about["what"] is None:
             raise RunError(
                 f"{self.folder} was fitted on arrays, which it does not store; pass the data again"
             )
-        source = loading.open(about["what"], *about["overrides"])
-        if source.fingerprint != about["fingerprint"]:
+        return self.find_source(about)
+
+    def find_source(self, about: Mapping[str, Any]) -> Dataset:
+        """The run's own data where they were, or where their fingerprint is found."""
+        path = about.get("path") or about["what"]
+        error: DataError | None = None
+        changed: str | None = None
+        elsewhere = catalogue.moved(path, about.get("bytes"))
+        for place in dict.fromkeys([path, about["what"], *elsewhere]):
+            try:
+                source = loading.open(place, *about["overrides"])
+            except DataError as problem:
+                error = error or problem
+                continue
+            if source.fingerprint == about["fingerprint"]:
+                return source
+            changed = changed or place
+        if changed is not None:
             raise RunError(
-                f"{about['what']} has changed since {self.folder} was started; restore "
-                "it, or start a new run"
+                f"{changed} has changed since {self.folder} was started; restore it, or start a "
+                "new run"
             )
-        return source
+        if os.path.exists(path) and error is not None:
+            raise error
+        raise RunError(
+            f"expected the data of {self.folder} at {path}, found nothing there nor a file of the "
+            "same content in the current folder or MONGE_DATA; put it back, or name the data in "
+            "the command"
+        ) from error
 
     def open_view(self, what: Any = None) -> View:
         """The view of this run's event and conditions in its own or in other data."""
         source = self.source(what)
-        return source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
+        view = source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
+        found, own = view.space, self.space
+        if found.kind != own.kind or (found.shape != own.shape and not own.varies):
+            raise RunError(
+                f"{self.folder}: expected rows of {own}, found {found}; run.json and "
+                "the data do not belong together"
+            )
+        return view
 
     def split(self, what: Any = None, split: str | None = None, every: bool = False) -> Split:
         """A split of the run's own or of other data; if `every` is set, also rows without a value

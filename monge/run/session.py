@@ -1,13 +1,16 @@
-"""A training session: the loop with its log, checkpoints, best weights and refit."""
+"""A training session: the loop with its log, checkpoints, best weights and refit, and its progress
+on screen."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import DivergenceError
+from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.train_config import TrainConfig
@@ -16,9 +19,9 @@ from ..evaluate.likelihood import HeldOutScorer
 from ..train import checkpoint
 from ..train.budget import Budget
 from ..train.cost_estimate import FirstRows
-from ..train.log import Log
 from ..train.loop import Progress, evaluate_ema, fit
 from ..train.trainer import EMA, Refit, Trainer
+from .storage import Log
 
 TIMED_EVAL_ROWS = 256
 """Held-out rows that are scored to estimate the time of a full evaluation."""
@@ -232,3 +235,80 @@ def mean(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for each in records for name in each)
     values = {name: [each[name] for each in records if name in each] for name in names}
     return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def follow(steps: Iterable[Progress], shown: bool | None = None) -> None:
+    """Run all steps of a fit. A bar is shown on a terminal and in a notebook unless `shown` is
+    false; elsewhere a line per held-out evaluation is printed if `shown` is true."""
+    bar = ProgressBar() if shown is not False and is_interactive() else None
+    try:
+        for progress in steps:
+            if bar:
+                bar.show(progress)
+            elif shown and progress.held_out:
+                sys.stderr.write(f"{line(progress)}\n")
+    finally:
+        if bar:
+            bar.close()
+
+
+def is_interactive() -> bool:
+    """Whether a bar can be drawn: stderr is a terminal, or this is a notebook."""
+    return sys.stderr.isatty() or is_notebook()
+
+
+def is_notebook() -> bool:
+    """Whether this runs in a notebook, which draws a bar in its page."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and type(shell).__name__ != "TerminalInteractiveShell"
+
+
+def line(progress: Progress) -> str:
+    """The progress of training in one line."""
+    loss = sum(progress.terms.values()) if progress.terms else float("nan")
+    held = progress.held_out
+    best = " *" if progress.best else ""
+    score = f"held-out {title(held)} {held.value:.4f}{best}  " if held else ""
+    return (
+        f"step {progress.step:>7}  epoch {progress.epoch:>6.1f}  training loss {loss:>10.4f}  "
+        f"{score}{progress.speed:.0f} steps/s  {progress.seconds:.0f} s"
+    )
+
+
+def title(held_out: Metric) -> str:
+    """What is held out: a log-likelihood is minus a loss, so they have opposite signs."""
+    return held_out.kind if held_out.kind in ("distance", "loss") else "log-likelihood"
+
+
+class ProgressBar:
+    """A progress bar with loss, held-out score, speed and time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        self.bar = Progress(
+            BarColumn(30),
+            TaskProgressColumn(),
+            TextColumn("{task.description}"),
+            console=Console(file=None if is_notebook() else sys.stderr),
+        )
+        self.task = self.bar.add_task("", total=1.0)
+        self.held = "held out --"
+        self.bar.start()
+
+    def show(self, progress: Progress) -> None:
+        if progress.held_out:
+            held = progress.held_out
+            self.held = f"held-out {title(held)} {held.value:.3f}"
+        fraction = min(progress.fraction, 1.0)
+        left = progress.seconds * (1 - fraction) / max(fraction, 1e-9)
+        loss = sum(progress.terms.values())
+        text = (
+            f"step {progress.step}  training loss {loss:.3f}  {self.held}  "
+            f"{progress.speed:.0f} steps/s  {left:.0f} s left"
+        )
+        self.bar.update(self.task, completed=fraction, description=text)
+
+    def close(self) -> None:
+        self.bar.stop()

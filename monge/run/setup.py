@@ -6,21 +6,21 @@ network of that run replaces the default one, because its weights are loaded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .. import registry
-from ..compatibility import check_compatible
-from ..core.config import Config
+from ..core.config import Config, Overrides
 from ..core.ensemble import Ensemble, as_ensemble
 from ..core.errors import UsageError
 from ..core.model import Model
-from ..core.overrides import Overrides
 from ..core.space import Space
 from ..core.train_config import TrainConfig
 from ..data import loading
+from ..data.builtin import catalogue
 from ..data.dataset import Dataset, View
 from . import storage
 from .saved import submodels
@@ -64,7 +64,7 @@ def resolve_setup(
     view = source.view(event, given, target)
     if target:
         view.check_target_varies()
-    check_compatible(short, model_class, view.space)
+    registry.check_compatible(short, model_class, view.space)
     defaults = model_class.defaults(view.space)
     opened, default_options = source.with_defaults(*defaults.data)
     if opened is not source:
@@ -76,6 +76,8 @@ def resolve_setup(
         config, train_config = as_ensemble(config, train_config, ensemble, bag)
     origin = {
         "what": str(what) if isinstance(what, str | Path) else None,
+        "path": catalogue.absolute(str(what)) if isinstance(what, str | Path) else None,
+        "bytes": os.path.getsize(what) if os.path.isfile(str(what)) else None,
         "name": source.name,
         "overrides": [*overrides.data, *default_options],
         "fingerprint": source.fingerprint,

@@ -19,12 +19,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from ..core.errors import RunError, UsageError, nearest, shown
-from ..core.files import leaks, replacing
+from ..core.files import DRAFT, leaks, replacing
 
 
 @contextmanager
@@ -44,27 +45,67 @@ def locked(folder: Path) -> Iterator[None]:
             f"cannot write in {folder} ({error.strerror}); choose another with --out or MONGE_RUNS"
         ) from error
     with hold:
+        sweep(folder)
         yield
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left half written in a folder whose lock is held."""
+    for path in folder.glob(".*"):
+        if DRAFT.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds this lock file. Linux lists who holds what, so that asking takes no
+    lock from anyone; elsewhere it is taken for an instant."""
+    try:
+        about = os.stat(path)
+        held = Path("/proc/locks").read_text(encoding="ascii")
+    except FileNotFoundError:
+        if not os.path.exists(path):
+            return False
+    except OSError:
+        return False
+    else:
+        place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+        return any(
+            place in words and "->" not in words for words in map(str.split, held.splitlines())
+        )
+    lock = FileLock(path, blocking=False, fallback_to_soft=False)
+    try:
+        with lock.acquire():
+            return False
+    except (Timeout, OSError):
+        return True
 
 
 FORMAT = 2
 """Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
 MAX_NAME_BYTES = 150
 """Bytes of a name made from data; file systems take 255, and names get additions."""
-KEYS = (
-    "monge",
-    "model",
-    "config",
-    "train",
-    "space",
-    "data",
-    "event",
-    "given",
-    "target",
-    "seed",
-    "precision",
-)
-"""Required keys of run.json."""
+KEYS: dict[str, tuple[type, ...]] = {
+    "monge": (str,),
+    "model": (str,),
+    "config": (dict,),
+    "train": (dict,),
+    "space": (dict,),
+    "data": (dict,),
+    "event": (str, list, NoneType),
+    "given": (list,),
+    "target": (str, list, NoneType),
+    "seed": (int,),
+    "precision": (str,),
+}
+"""Required keys of run.json with their types."""
+DATA_KEYS: dict[str, tuple[type, ...]] = {
+    "what": (str, NoneType),
+    "name": (str,),
+    "overrides": (list,),
+    "fingerprint": (str,),
+}
+"""Required keys of its entry `data`."""
+TYPE_NAMES = {str: "text", dict: "an object", list: "a list", int: "a whole number"}
 FILES = (
     "run.json",
     "fields.json",
@@ -79,6 +120,8 @@ FILES = (
     ".lock",
 )
 """Files of runs and comparisons, besides checkpoints."""
+DRAFT_RUN, STALE_SECONDS = ".draft-", 3600
+"""Prefix of a run folder that is being made, and the age at which it is certainly abandoned."""
 TRASH = ".trash"
 """Directory beside the runs that deleted runs are moved to."""
 
@@ -105,7 +148,8 @@ def create(
     all; a taken name gets -2, -3, ... where `numbered`, and is refused otherwise."""
     try:
         wanted.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{wanted.name}.", dir=wanted.parent))
+        sweep_drafts(wanted.parent)
+        draft = Path(tempfile.mkdtemp(prefix=DRAFT_RUN, dir=wanted.parent))
         draft.chmod(0o755)
         for name, content in files.items():
             (draft / name).parent.mkdir(exist_ok=True)
@@ -131,6 +175,14 @@ def create(
         return folder
     shutil.rmtree(draft)
     raise RunError(f"{wanted} exists; give --out another name, or --resume {wanted} to go on")
+
+
+def sweep_drafts(folder: Path) -> None:
+    """Remove the drafts of run folders that killed processes left here; one that is being made
+    takes seconds."""
+    for draft in folder.glob(f"{DRAFT_RUN}*"):
+        if time.time() - draft.lstat().st_mtime > STALE_SECONDS and not draft.is_symlink():
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def candidates(wanted: Path) -> Iterator[Path]:
@@ -185,7 +237,7 @@ def with_format(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_format(path: Path, content: Any) -> dict[str, Any]:
-    """What `stamped` was given, or a sentence about a format that this version does not read."""
+    """What `with_format` was given; RunError for a format that this version does not read."""
     if not isinstance(content, dict):
         raise RunError(f"{path}: expected an object, found {shown(content)}; the run is damaged")
     found = content.pop("format", 1)  # format 1 had a number in run.json alone
@@ -198,14 +250,31 @@ def check_format(path: Path, content: Any) -> dict[str, Any]:
     return content
 
 
+def check_types(path: Path, content: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
+    """Refuse a saved object that lacks a key, or has one of another type."""
+    if lacking := [key for key in keys if key not in content]:
+        raise RunError(
+            f"{path} lacks {', '.join(lacking)}; the run is damaged, or not one of Monge's"
+        )
+    for key, kinds in keys.items():
+        if type(content[key]) not in kinds:
+            raise RunError(
+                f"{path}: expected {key} to be {TYPE_NAMES[kinds[0]]}, found "
+                f"{shown(content[key])}; the run is damaged"
+            )
+
+
 def read_metadata(folder: Path) -> dict[str, Any]:
     """The run.json of a run, with all that every run has."""
-    about = read(folder, "run.json")
-    if lacking := [key for key in KEYS if key not in about]:
-        raise RunError(
-            f"{folder / 'run.json'} lacks {', '.join(lacking)}; the run is damaged, or "
-            "not one of Monge's"
-        )
+    path, about = folder / "run.json", read(folder, "run.json")
+    check_types(path, about, KEYS)
+    check_types(path, about["data"], DATA_KEYS)
+    for key in ("event", "given", "target"):
+        names = about[key] if isinstance(about[key], list) else []
+        if not all(isinstance(name, str) for name in names):
+            raise RunError(
+                f"{path}: expected names in {key}, found {shown(about[key])}; the run is damaged"
+            )
     return about
 
 
@@ -247,6 +316,18 @@ def discard(folder: Path) -> Path:
         ) from error
 
 
+def compact(folder: Path) -> int:
+    """Delete what only resuming needs; bytes that are free now. The run can no longer be
+    resumed, and its date stays."""
+    before, path = size(folder), folder / "run.json"
+    changed = os.stat(path)
+    about = read(folder, "run.json")
+    write(path, json.dumps(with_format({**about, "compacted": True}), indent=1) + "\n")
+    os.utime(path, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    (folder / "last.safetensors").unlink(missing_ok=True)
+    return before - size(folder)
+
+
 def size(folder: Path) -> int:
     """Bytes of all its files; what links point to is not among them."""
     return sum(
@@ -254,3 +335,66 @@ def size(folder: Path) -> int:
         for where, _, files in os.walk(folder)
         for name in files
     )
+
+
+MEASURE_OPTIONS = ("missing", "space", "constraints")
+"""Options of data that decide what a log-likelihood is of, so that values are comparable only if
+they are equal: part of the data's name."""
+
+
+def data_name(about: Mapping[str, Any]) -> str:
+    """The name of a run's data with the options that decide what is modelled of it, as in
+    `titanic (missing=ignore)`."""
+    origin = about["data"]
+    chosen = sorted(
+        option
+        for option in origin.get("overrides", ())
+        if option.partition("=")[0] in MEASURE_OPTIONS
+    )
+    return origin["name"] + (f" ({', '.join(chosen)})" if chosen else "")
+
+
+class Log:
+    """log.jsonl: one JSON object per line, truncated to the step of the checkpoint on resuming."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def cut(self, step: int) -> None:
+        """Remove the records after `step` and a half-written last line."""
+        text = "".join(json.dumps(r) + "\n" for r in self if r["step"] <= step)
+        with replacing(self.path) as fresh:
+            fresh.write_text(text, encoding="utf-8")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if not self.path.exists():
+            return
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                return
+            if not is_record(record):
+                return
+            yield record
+
+
+def is_record(found: Any) -> bool:
+    """Whether a line of the log is one that a run wrote: counters and means, each a number."""
+    if not isinstance(found, dict):
+        return False
+    terms, norms = found.get("terms"), found.get("norms")
+    if not isinstance(terms, dict) or not isinstance(norms, dict):
+        return False
+    counters = [found.get(name) for name in ("step", "epoch", "seconds")]
+    return all(map(is_number, [*terms.values(), *norms.values(), *counters])) and isinstance(
+        found.get("held_out", ""), dict | NoneType
+    )
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -26,6 +26,7 @@ from ..data.codecs.date import Date
 from ..data.codecs.scalar import MISSING, Binary, Categorical, Number, listed
 from ..data.dataset import View
 from ..evaluate.likelihood import RowLikelihoods
+from ..evaluate.rejection import MAX_REPEATS, draw_obeying
 
 ComparisonSign = Literal["=", "!=", "<", "<=", ">", ">="]
 CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*$", re.S)
@@ -35,9 +36,6 @@ MAX_TRIES = 200_000
 """Rows sampled before conditions that never hold are given up."""
 RARE = 0.02
 """Share of kept rows below which fixed columns are set and the rest is completed."""
-
-MAX_REPEATS = 200
-"""Completions of a row that are tried until one obeys the constraints of the data."""
 ACCEPTANCE_SAMPLES = 10_000
 """Samples from which the share of those that obey the constraints is estimated."""
 
@@ -85,6 +83,7 @@ class ConditionalSamples:
     tried: int
     kept: int
     method: str
+    notes: tuple[str, ...] = ()
 
     @property
     def acceptance(self) -> float:
@@ -116,7 +115,7 @@ def parse_condition(view: View, text: str) -> ColumnCondition:
     if found is None:
         raise UsageError(
             f"--where: expected a condition such as {names[0]}=VALUE or {names[0]}>VALUE, "
-            f"found {text!r}"
+            f"found {text!r}; write a comparison"
         )
     name, sign, value = found["name"], found["sign"], found["value"]
     if name not in names:
@@ -231,15 +230,17 @@ def sample_where(
     sample: Callable[[int, torch.Generator], Tensor],
     complete: Callable[[Batch, torch.Generator], Tensor],
     generator: torch.Generator,
+    observed: bool = False,
 ) -> ConditionalSamples:
-    """n rows that satisfy the conditions and the constraints of the data; `sample` and `complete`
-    are the model's own."""
+    """n rows that satisfy the conditions and the constraints of the data and, if `observed`, lie
+    in the range of the training rows; `sample` and `complete` are the model's own."""
     names = [field.name for field in view.event.fields]
     distances = {each.name for each in view.restored.differences}
 
     def holds(x: Tensor) -> Tensor:
-        columns = view.codes(x)
+        columns = view.codes(x) if conditions else {}
         every = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
+        every &= in_observed_range(x, view.space) if observed else True
         for condition in conditions:
             every &= condition.holds(columns[condition.name])
         return every
@@ -276,14 +277,57 @@ def sample_where(
         found = keep(lambda size: sample(size, generator), MAX_TRIES, "rejection")
     if found.kept < n:
         texts = [condition.text for condition in conditions] or [c.text for c in view.constraints]
-        what = " and ".join(map(repr, texts))
+        what = " and ".join(map(repr, [*texts, *([OBSERVED] if observed else [])]))
         few = f"only {found.kept}" if found.kept else "none"
         remedy = "relax or remove a condition" + ", or ask for fewer rows" * bool(found.kept)
         raise DataError(
             f"{few} of {found.tried} sampled rows satisfy {what}, where {n} are asked for; "
             f"{remedy}"
         )
-    return found
+    return replace(found, notes=notes(found, bool(conditions), bool(view.constraints), observed))
+
+
+def notes(
+    found: ConditionalSamples, conditions: bool, constraints: bool, observed: bool
+) -> tuple[str, ...]:
+    """What the rows were chosen by, and at what rate."""
+    rules = [
+        *(["satisfy the conditions"] if conditions else []),
+        *(["obey the constraints"] if constraints else []),
+        *(["lie in the observed range"] if observed else []),
+    ]
+    text = (
+        f"{found.kept} of {found.tried} rows {listed(rules)} ({100 * found.acceptance:.3g} %), "
+        f"sampled by {found.method}"
+    )
+    apart = f"{OBSERVED}: these samples are not of the distribution that is scored"
+    return (text, apart) if observed else (text,)
+
+
+OBSERVED = "range=observed"
+
+
+def observed_range(settings: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """The other sampling settings, and whether samples outside the range of the training rows are
+    drawn again: range=observed."""
+    own = [word for word in settings if word.removeprefix("sample.").startswith("range=")]
+    for word in own:
+        if word.removeprefix("sample.") not in (OBSERVED, "range=model"):
+            raise UsageError(f"expected range=observed or range=model, found {word}; write one")
+    rest = tuple(word for word in settings if word not in own)
+    return rest, bool(own) and own[-1].endswith(OBSERVED)
+
+
+def in_observed_range(x: Tensor, space: Space) -> Tensor:
+    """Which rows x (N, *event) have all numbers between the smallest and the largest of the
+    training rows; empty cells do."""
+    kinds = [part.kind for part in space.columns] or [space.kind]
+    if "tokens" in kinds:
+        raise UsageError(f"{OBSERVED}: expected numbers, found {space}; leave it out")
+    names = torch.tensor([kind == "label" for kind in kinds])
+    low, high = space.statistic("low"), space.statistic("high")
+    inside = ((x >= low) & (x <= high)) | x.isnan() | (names if space.columns else names[0])
+    return inside.reshape(len(x), -1).all(1)
 
 
 @dataclass(frozen=True)
@@ -337,12 +381,9 @@ def complete_given(view: View, complete: Callable[[Batch], Tensor]) -> Callable[
     """Completions that obey the constraints of the data: those that do not are made again."""
 
     def repeat(batch: Batch) -> Tensor:
-        x = complete(batch)
-        for _ in range(MAX_REPEATS):
-            wrong = (~view.obeys(x)).nonzero()[:, 0]
-            if not len(wrong):
-                return x
-            x[wrong] = complete(batch[wrong])
+        x, wrong = draw_obeying(lambda rows: complete(batch[rows]), len(batch), view.obeys)
+        if not len(wrong):
+            return x
         row = int(batch.row[wrong[0]]) + 1 if batch.row is not None else int(wrong[0]) + 1
         raise DataError(
             f"none of {MAX_REPEATS} completions of row {row} obeys the constraints "

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..core.errors import RunError
+from ..core.errors import RunError, shown
 from ..core.files import replacing
 
 COUNTERS_CHECKSUM, TENSORS_CHECKSUM = "crc32_counters", "crc32_tensors"
@@ -84,13 +84,20 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = file.metadata() or {}
         verify_checksum(header, COUNTERS_CHECKSUM, counters_checksum(header))
         verify_checksum(header, TENSORS_CHECKSUM, tensors_checksum(tensors))
-        about, alias = json.loads(header["about"]), json.loads(header["alias"])
+        about, alias = read_object(header, "about"), read_object(header, "alias")
         return tensors | {name: tensors[source] for name, source in alias.items()}, about
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RunError(
             f"{path} is damaged or not a Monge checkpoint ({error}); restore it from a copy, or "
             "fit again"
         ) from error
+
+
+def read_object(header: Mapping[str, str], name: str) -> dict[str, Any]:
+    found = json.loads(header[name])
+    if not isinstance(found, dict):
+        raise ValueError(f"expected an object as {name}, found {shown(found)}")
+    return found
 
 
 def about(path: Path) -> dict[str, Any]:
@@ -101,8 +108,8 @@ def about(path: Path) -> dict[str, Any]:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
         verify_checksum(header, COUNTERS_CHECKSUM, counters_checksum(header))
-        return json.loads(header["about"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        return read_object(header, "about")
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise RunError(
             f"{path} is damaged or not a Monge checkpoint ({error}); restore it from a copy, or "
             "fit again"

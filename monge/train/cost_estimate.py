@@ -93,7 +93,10 @@ def estimate(
     `Cost.seconds_per_step` is None."""
     updates, _ = trainable_updates(model, train_config)
     batch_size = min(train_config.batch_size, len(rows))
-    working = step_memory(model, rows, updates, batch_size, precision)
+    # Tracing shapes takes longer than most fits in closed form, so those have a lower bound only.
+    working = StepMemory(0, is_lower_bound=True)
+    if timed or any(update.params for update in updates):
+        working = step_memory(model, rows, updates, batch_size, precision)
     step = None
     if timed:
         step, measured = trial(model, rows, train_config, seed, precision)

@@ -101,7 +101,7 @@ def fit(
     config = trainer.train_config
     limit = 0 if trainer.refit else config.max_steps
     end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, limit)
-    length = schedule_length(config, end.steps)
+    length = trainer.schedule_steps = schedule_length(config, trainer.schedule_steps, end.steps)
     clock = TrainingClock(trainer)
     stopped = stop_reason(trainer, end, should_stop, 0.0)
     while stopped is None:

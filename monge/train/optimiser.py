@@ -1,6 +1,7 @@
 """Optimisers: learning-rate schedules, parameter groups, and optimiser state as named tensors.
 
-The learning-rate factor is a function of the step alone, so that resuming needs no state for it:
+The learning-rate factor is a function of the step and of a length that is stored with the run, so
+that later budgets do not change it:
 
     constant  1
     cosine    (1 + cos(pi step / schedule_steps)) / 2
@@ -29,7 +30,7 @@ from .checkpoint import check_same_names
 from .regularisation import real_scale
 
 
-def lr_factor(train_config: TrainConfig, step: int, schedule_steps: float) -> float:
+def lr_factor(train_config: TrainConfig, step: int, schedule_steps: int) -> float:
     """The factor of the learning rate at this step."""
     rise = min(1.0, (step + 1) / train_config.warmup) if train_config.warmup else 1.0
     if train_config.schedule == "constant":
@@ -42,15 +43,25 @@ def lr_factor(train_config: TrainConfig, step: int, schedule_steps: float) -> fl
     )
 
 
-def schedule_length(train_config: TrainConfig, steps: float) -> float:
-    """Steps over which the schedule runs, by default the steps of the budget."""
-    length = train_config.schedule_steps or steps
-    if train_config.schedule in ("cosine", "linear") and not math.isfinite(length):
+def schedule_length(train_config: TrainConfig, stored: int, steps: float) -> int:
+    """Steps over which the learning rate decays: `schedule_steps`, or else `max_steps`, or else
+    the `steps` of the first budget, which a resumed run has `stored`. No later budget changes it,
+    so that a resumed run equals one that was not interrupted. 0 for a rate that does not decay."""
+    if train_config.schedule not in ("cosine", "linear"):
+        return 0
+    length = train_config.schedule_steps or train_config.max_steps or stored or steps
+    if not math.isfinite(length):
         raise UsageError(
             f"train.schedule={train_config.schedule} needs a length; give the budget in steps or "
             "epochs, or set train.schedule_steps=5000"
         )
-    return length
+    if length == stored < steps < math.inf:
+        raise UsageError(
+            f"expected a budget up to step {stored}, at which the learning rate of this run "
+            f"reaches 0, found {steps:g} steps; start a new run with "
+            f"train.schedule_steps={steps:g}"
+        )
+    return math.ceil(length)
 
 
 MAX_LINE_SEARCH_EVALS = 25

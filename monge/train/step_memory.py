@@ -34,7 +34,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.batch import Batch
 from ..core.config import Config, title_of
-from ..core.errors import UsageError
+from ..core.errors import MongeError, UsageError
 from ..core.model import Model, Update
 from ..core.space import Space
 from ..core.train_config import OptimiserConfig, TrainConfig
@@ -68,6 +68,10 @@ UNTRACEABLE = (
     UnsupportedOperatorException,
 )
 """What is raised for an operation that needs values or has no rule for shapes, or for too many."""
+MISLED = (MongeError, ArithmeticError, ValueError)
+"""What a loss raises that refuses values or divides by them; after an assumed value it says
+nothing about the loss, which raises it again in the step itself if real values are so. Any other
+error is one of the loss."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +103,9 @@ def step_memory(
                 count = (len(rows) if own.whole else batch_size) * own.batches
                 with gauge:
                     trace(update, known.batch(example, count), precision)
-        except Exception as error:
-            if not (isinstance(error, UNTRACEABLE) or known.assumed):
+        except (*UNTRACEABLE, *MISLED) as error:
+            if isinstance(error, MISLED) and not known.assumed:
                 raise
-            # An assumed value may have led the loss to refuse its data; the step itself, on real
-            # values, raises whatever error is real.
             least = sum(bytes_of(param) for own in updates for param in own.params)
             return StepMemory(max(gauge.peak, least), is_lower_bound=True)
     return StepMemory(gauge.peak)
@@ -133,15 +135,16 @@ def check_model_memory(
                 slots = state_slots(train_config) + bool(train_config.ema_decay) + 1
                 if gauge.now + slots * sum(map(bytes_of, trainable)) > available:
                     raise TooLargeError
-        except Exception as error:
+        except UNTRACEABLE:
+            return  # the part that was built fits
+        except (TooLargeError, OverflowError, RuntimeError) as error:
             if is_too_large(error):
                 raise UsageError(
                     f"expected a model that fits in the {available / 1e9:.3g} GB of free memory, "
                     f"found {title_of(type(config))} with larger weights, gradients and optimiser "
                     "state; choose smaller settings such as width"
                 ) from None
-            if not (isinstance(error, UNTRACEABLE) or known.assumed):
-                raise
+            raise
 
 
 def is_too_large(error: Exception) -> bool:
@@ -197,8 +200,8 @@ class KnownValues(TorchDispatchMode):
 
     Known are buffers, constants, random numbers, lengths (all as long as the event), masks (all
     observed) and whole numbers of the batch (all 0), and whatever is computed from them. Of other
-    tensors `all()` is true and every other value that is read is 0; an unknown mask selects every
-    entry, and the unknown entries of a tensor are all equal.
+    tensors `all()` is true, whole numbers that are read are 0 and reals 1; an unknown mask selects
+    every entry, and the unknown entries of a tensor are all equal.
     """
 
     def __init__(self, fake_mode: FakeTensorMode) -> None:
@@ -428,10 +431,11 @@ def one_each(repeats: Tensor, output_size: int | None = None) -> Tensor:
     return torch.arange(output_size or repeats.numel(), device=repeats.device)
 
 
-def zero_of(dtype: torch.dtype) -> bool | int | float | complex:
+def assumed_value(dtype: torch.dtype) -> bool | int | float | complex:
+    """0, which is a valid index, and 1 for reals, by which a loss may divide."""
     if dtype == torch.bool:
         return False
-    return 0j if dtype.is_complex else 0.0 if dtype.is_floating_point else 0
+    return 1 + 0j if dtype.is_complex else 1.0 if dtype.is_floating_point else 0
 
 
 def empty_bins(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -440,7 +444,7 @@ def empty_bins(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> 
 
 
 NEED_VALUES: dict[Any, Callable[..., Any]] = {
-    aten._local_scalar_dense: lambda x: zero_of(x.dtype),
+    aten._local_scalar_dense: lambda x: assumed_value(x.dtype),
     aten.equal: lambda x, y: x.shape == y.shape,
     aten.nonzero: all_indices,
     aten.masked_select: lambda x, mask: x.new_empty(torch.broadcast_shapes(x.shape, mask.shape)),

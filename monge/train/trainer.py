@@ -1,6 +1,5 @@
-"""Exponential moving average (EMA) of the weights, used for evaluation and sampling.
-
-The trainer: optimiser steps of a model, evaluation bookkeeping and checkpoint state.
+"""The trainer: optimiser steps of a model, the moving average (EMA) of its weights, evaluation
+bookkeeping and checkpoint state.
 
 Step k is a pure function of (seed, k, the state before k): torch is seeded before every update and
 the rows of a batch come from the permutation of their epoch. No random state is stored, and a run
@@ -10,7 +9,7 @@ that was interrupted and resumed equals one that was not, bit for bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import LBFGS
 
+from ..core.abilities import HasLikelihood
 from ..core.batch import Batch
-from ..core.errors import RunError
+from ..core.errors import RunError, UsageError
 from ..core.metric import Metric
 from ..core.model import Losses, Model, Update
 from ..core.rng import derive_seed, make_generator, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource, bucketed
 from .checkpoint import check_same_names
-from .log import mean_values
 from .optimiser import (
     check_slots,
     flush_denormals,
@@ -86,6 +85,17 @@ class EMA:
             p.copy_(weights[name])
 
 
+def refuse_weights(model: Model, updates: Sequence[Update]) -> None:
+    """UsageError for a model whose loss is not a mean over rows, which weights could change."""
+    counted = any(update.whole and not update.params for update in updates)
+    if counted or len(updates) != 1 or not isinstance(model, HasLikelihood):
+        why = "is fitted by counting" if counted else "has a loss of whole batches"
+        raise UsageError(
+            f"data.weight needs a model whose loss is a mean over rows, and this one {why}; leave "
+            "it out, or fit a model such as autoregressive.made or predict.mlp"
+        )
+
+
 def batch_norm_statistics(model: nn.Module) -> dict[str, Tensor]:
     """Running means and variances of every batch norm, by name."""
     norms = [
@@ -132,6 +142,8 @@ class Trainer:
         )
         self.bf16 = precision == "bf16"
         self.updates, self.frozen = trainable_updates(model, train_config)
+        if getattr(rows, "weight", None) is not None:
+            refuse_weights(model, self.updates)
         self.losses = [torch.compile(t.loss) if compiled else t.loss for t in self.updates]
         self.settings = [train_config.optimiser_config(t.name) for t in self.updates]
         factors = lr_multiplier_of(model, train_config.lr_multipliers)
@@ -144,6 +156,7 @@ class Trainer:
         self.epoch_steps = steps_per_epoch(len(rows), self.batch_size, self.updates)
         self.eval_every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
         self.step, self.evals_without_improvement, self.seconds = 0, 0, 0.0
+        self.schedule_steps = 0  # over which the learning rate decays; 0 until the first step
         self.refit: Refit | None = None
         self.best: Metric | None = None
         self.best_step = 0
@@ -278,6 +291,8 @@ class Trainer:
         ):
             with torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext():
                 losses = self.losses[number](batch)
+            if batch.weight is not None:
+                losses = {name: term * batch.weight for name, term in losses.items()}
             total = torch.stack([term.mean() for term in losses.values()]).sum()
             for param in update.params:
                 param.grad = None
@@ -382,6 +397,7 @@ class Trainer:
             "best_step": self.best_step,
             "optimiser": numbers,
             "slots": slots_of,
+            "schedule_steps": self.schedule_steps,
             "refit": None if self.refit is None else asdict(self.refit),
         }
         return tensors, counters
@@ -416,6 +432,7 @@ class Trainer:
             self.step = counters["step"]
             self.evals_without_improvement = counters["evals_without_improvement"]
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
+            self.schedule_steps = counters.get("schedule_steps", 0)
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None
         except (KeyError, RuntimeError, AttributeError, TypeError, ValueError) as error:
             raise RunError(
@@ -423,3 +440,17 @@ class Trainer:
                 "configuration or version, or is incomplete; restore run.json and "
                 "last.safetensors from a copy, or start a new run"
             ) from error
+
+
+def mean_values(
+    logged: list[tuple[int, str, Tensor]],
+) -> tuple[dict[str, float], tuple[int, str, float] | None]:
+    """The mean of the values (step, name, value) of each name, and the first that is not finite.
+    All are converted at once, since every conversion waits for the device."""
+    values = torch.stack([value.float() for *_, value in logged]).tolist() if logged else []
+    by_name: dict[str, list[float]] = {}
+    for (step, name, _), value in zip(logged, values, strict=True):
+        if not math.isfinite(value):
+            return {}, (step, name, value)
+        by_name.setdefault(name, []).append(value)
+    return {name: sum(entries) / len(entries) for name, entries in by_name.items()}, None

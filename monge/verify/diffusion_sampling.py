@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..core.abilities import CanComplete
+from ..core.abilities import CanComplete, CanSample
 from ..core.batch import Batch
 from ..core.errors import DataError
 from ..core.rng import make_generator
@@ -38,6 +38,9 @@ RANKS = 100
 GAMMA = 3.0
 COMPLETED = 3
 """Rows that are completed."""
+FEW = {"moves": 2, "resamples": 2}
+"""Options of completion that repeat its steps, and how often they are repeated here: what is
+observed must be kept whatever their number is."""
 
 
 def noisings() -> list[NoiseProcess]:
@@ -237,9 +240,14 @@ def x114_what_is_seen_is_kept(model: CanComplete, batch: Batch) -> Residual:
     seen = (torch.arange(flat.shape[1]) < flat.shape[1] // 2).expand_as(flat)
     partial = torch.where(seen, flat, strangers(model, batch)).reshape(batch.x.shape)
     observed = seen.reshape(batch.x.shape)
+    options = model.SamplingConfig() if isinstance(model, CanSample) else None
+    fields = options.__dataclass_fields__ if options else ()
+    few = {name: count for name, count in FEW.items() if name in fields}
     try:
         x = model.complete(
-            replace(batch, x=partial, observed=observed), generator=make_generator(0)
+            replace(batch, x=partial, observed=observed),
+            options and replace(options, **few),
+            make_generator(0),
         )
     except DataError as reason:
         raise SkipIdentity(str(reason)) from reason

@@ -47,7 +47,7 @@ class LineModel(Model):
         return cls.Config()
 
 
-class Points:
+class PointsNearLine:
     """Rows near a line, as the loop sees them."""
 
     lengths = None
@@ -69,9 +69,11 @@ class Points:
 def play(train_config: TrainConfig) -> tuple[Trainer, list[Progress]]:
     """Fit the line with a validation loss on other rows, until early stopping."""
     trainer = Trainer(
-        LineModel(LineModel.Config(), Space(kind="real", shape=(2,))), Points(), train_config
+        LineModel(LineModel.Config(), Space(kind="real", shape=(2,))),
+        PointsNearLine(),
+        train_config,
     )
-    others = Batch(Points().x[:8])
+    others = Batch(PointsNearLine().x[:8])
 
     def evaluate() -> Metric:
         return Metric(trainer.model.loss(others)["square"].mean().item(), "loss")

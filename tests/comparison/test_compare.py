@@ -66,7 +66,7 @@ def in_process(monkeypatch):
 
 
 ENTRIES = registry.entries()
-KNOWN = ("baseline.chow_liu", "autoregressive.made", "adversarial.gan")
+KNOWN = ("baseline.independent", "autoregressive.made", "adversarial.gan")
 
 
 def coloured(rows: int = 200) -> pd.DataFrame:
@@ -95,7 +95,7 @@ def test_a_comparison_fits_evaluates_reports_and_resumes(tmp_path, in_process):
     printed = json.loads(first.stdout)
     assert {row["model"] for row in printed["rows"]} == {
         "autoregressive.made",
-        "baseline.chow_liu",
+        "baseline.independent",
     }
     assert {row["family"] for row in printed["rows"]} == {"autoregressive", "baseline"}
     assert all(row["cost"]["parameters"] >= 0 for row in printed["rows"])
@@ -125,7 +125,6 @@ def test_a_comparison_fits_evaluates_reports_and_resumes(tmp_path, in_process):
         "Environment",
         "Findings",
         "colour",
-        "learning curves",
         "terms of the loss",
     )
     with pytest.raises(RunError, match="5steps"):
@@ -165,7 +164,7 @@ def test_python_compares_a_frame_and_gets_every_event(tmp_path, monkeypatch):
         coloured(), "made", seeds=2, out=tmp_path / "out", on_event=events.append
     )
     (first, *rest), models = events, {row.model for row in found.rows}
-    assert {"autoregressive.made", "baseline.chow_liu"} <= models
+    assert {"autoregressive.made", "baseline.independent"} <= models
     assert [type(event) for event in rest] == [JobStarted, Outcome] * 2 * len(models)
     assert pd.read_csv(first.plan.data).equals(coloured())
     assert found.to_dict()["report"] == str(tmp_path / "out" / "report.html")

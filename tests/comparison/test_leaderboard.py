@@ -103,6 +103,11 @@ def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
     [
         ({"shape": 3}, r"\b3\b.*\b2\b"),
         ({"fingerprint": "b"}, "two-0 .* one-0|one-0"),
+        ({"overrides": ("seed=1", "missing=ignore")}, r"table \(missing=ignore\) in two-0"),
+        ({"overrides": ("space=plain",)}, r"table \(space=plain\) in two-0 and table in one-0"),
+        ({"overrides": ("constraints=a>b",)}, r"constraints=a>b"),
+        ({"optional": True}, "two-0 and table in one-0"),
+        ({"atoms": [0.0]}, "two-0 and table in one-0"),
     ],
 )
 def test_models_of_different_spaces_or_data_are_not_compared(tmp_path, options, values):

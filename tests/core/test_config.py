@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monge.core.config import MAX_INT, Config, Configured, Range, RunRef
+from monge.core.config import MAX_INT, Config, Configured, Overrides, Range, RunRef
 from monge.core.config_help import help_of
 from monge.core.errors import UsageError
-from monge.core.overrides import Overrides
 from monge.core.space import Space
 from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.nn.mlp import MLP
@@ -40,7 +39,7 @@ recipes = st.builds(
     batch_size=st.integers(1, 10**6),
     grad_clip=st.floats(0, 100),
     optimiser=st.sampled_from(["adam", "adamw", "sgd", "rmsprop", "adagrad"]),
-    betas=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    betas=st.tuples(st.floats(0, 0.9999), st.floats(0, 0.9999)),
     nesterov=st.booleans(),
     updates=st.dictionaries(
         st.sampled_from(["critic", "generator"]),

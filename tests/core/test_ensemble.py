@@ -134,8 +134,14 @@ def test_a_completion_weighs_members_by_what_is_seen():
     due = torch.where(agrees, p, 0.0) / p[agrees].sum()
     frequency = (x[:, None] == states).all(2).double().mean(0)
     assert 0.5 * (frequency - due).abs().sum() < 0.02
-    with pytest.raises(DataError, match="ensemble"):
-        model.complete(replace(rows, observed=(~seen).expand(20_000, 5)))
+
+
+def test_a_completion_of_image_models_refuses_other_patterns():
+    model, rows = mixture("pixelcnn", "levels", steps=1)
+    batch = rows.batch(torch.arange(3))
+    seen = torch.tensor([False, True, True, True]).reshape(1, 1, 2, 2).expand(3, 1, 2, 2)
+    with pytest.raises(DataError, match="come first"):
+        model.complete(replace(batch, observed=seen))
 
 
 def test_a_completion_of_references_takes_any_pattern():

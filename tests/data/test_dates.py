@@ -9,7 +9,7 @@ import torch
 
 from monge import data
 from monge.core.errors import DataError
-from monge.data.codecs import date, scalar
+from monge.data.codecs import date, date_format, scalar
 from monge.run.predict import of_number
 
 FORMS = {
@@ -20,6 +20,17 @@ FORMS = {
     "months": ["2020-01", "2021-07", "1999-12"],
     "minutes": ["2020-01-01 10:20", "2020-01-02 00:01", "2021-01-02 00:01"],
     "midnights": ["2020-01-01T00:00:00", "2020-01-03T00:00:00", "2021-01-03T00:00:00"],
+    "names of months": ["Jan 1 2000", "May 12 2000", "Dec 31 2001"],
+    "full names": ["May 1, 2000", "January 12, 2000", "December 31, 2001"],
+    "capitals": ["01-JAN-2000", "12-MAY-2000", "31-DEC-2001"],
+    "weekdays": ["Sat, 1 Jan 2000", "Sun, 2 Jan 2000", "Fri, 31 Dec 1999"],
+    "month and year": ["May 2000", "Jan 2000", "Dec 2001"],
+    "without zeros": ["3/23/2019 8:21 PM", "12/1/2019 12:00 AM", "1/1/2019 12:30 PM"],
+    "some zeros": ["3/03/2019 8:21 pm", "12/01/2019 12:00 am", "1/10/2019 12:30 pm"],
+    "short years": ["12/31/99", "01/01/00", "02/28/01"],
+    "one zone": ["2020-01-01T10:20:00Z", "2020-01-02T00:01:00Z", "2021-01-02T00:01:00Z"],
+    "one offset": ["2020-01-01 10:20+02:00", "2020-01-02 00:01+02:00", "2020-01-02 00:02+02:00"],
+    "decimals": ["2020-01-01 10:20:30.125", "2020-01-01 10:20:30.001", "2020-01-01 10:21:00.000"],
 }
 
 
@@ -38,6 +49,26 @@ def test_dates_come_back_as_they_were_written(form):
     assert codec.measure(ticks, "t").kind == "counts"
 
 
+def test_times_of_different_zones_are_one_moment_in_utc():
+    cells = np.array(["2020-01-01 10:00:00+01:00", "2020-07-01 11:00:00+02:00"], object)
+    codec = date.fit(cells, "str")
+    ticks = codec.encode(cells, where)
+    written = ["2020-01-01 09:00:00+00:00", "2020-07-01 09:00:00+00:00"]
+    assert codec.decode(ticks.numpy()).tolist() == written
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["01/02/2020", "03/04/2020"], True),
+        (["01/02/2020", "13/04/2020"], False),
+        (["2020-01-02", "2020-03-04"], False),
+    ],
+)
+def test_dates_whose_order_cannot_be_told(cells, expected):
+    assert date_format.is_ambiguous(cells, date_format.find_format(cells)) == expected
+
+
 def test_seconds_over_years_are_days_with_fractions():
     cells = np.array(["2020-01-01 10:20:30", "2029-01-02 10:20:31"], object)
     codec = date.fit(cells, "str")
@@ -50,7 +81,7 @@ def test_draws_far_away_are_written_as_the_last_year_there_is():
     assert codec.decode(np.array([1e12, -1e12])).tolist() == ["9999-12-01", "1000-01-01"]
 
 
-@pytest.mark.parametrize("cells", [["1.2.3", "4.5.6"], ["2020-01-01", "soon"], ["12/31/99"]])
+@pytest.mark.parametrize("cells", [["1.2.3", "4.5.6"], ["2020-01-01", "soon"], ["May"]])
 def test_what_is_no_date_is_left_to_others(cells):
     assert date.fit(np.array(cells, object), "str") is None
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageFile
 
 from monge import data
 from monge.core.errors import DataError, UsageError
-from monge.data import content
+from monge.data.readers import base
 
 rng = np.random.default_rng(0)
 
@@ -213,7 +213,7 @@ def test_a_image_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch, sid
 
 
 def test_images_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(content, "available", lambda: 4 * 3000)
+    monkeypatch.setattr(base, "available", lambda: 4 * 3000)
     save(tmp_path, pixels(4, 30, 30))
     with pytest.raises(DataError, match="3e-06 GB"):
         data.open(tmp_path)

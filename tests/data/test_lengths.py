@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from monge import data
 from monge.core.errors import DataError
-from monge.data.packed import Ragged, holes
+from monge.data.packed import Ragged, missing_counts
 from monge.run.run import start
 
 rng = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def test_rows_can_be_thinned_and_holes_are_unseen():
     rows[2][1] = np.nan
     source = data.open(rows)
     assert source.missing("x") == 1
-    assert holes(source.tensors["x"]).tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert missing_counts(source.tensors["x"]).tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
     view = source.view()
     assert view.space.missing
     batch = view.split("all").batch(torch.tensor([2, 1]))

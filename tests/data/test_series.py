@@ -158,7 +158,7 @@ def test_rows_beyond_the_end_hold_what_is_known_of_the_future():
 
 
 SPOILT = {
-    "a gap: 2 steps": lambda t: t.drop(index=[50, 51]),
+    "1 gap: 2 steps": lambda t: t.drop(index=[50, 51]),
     "occurs twice": lambda t: pd.concat([t[:50], t[49:]]),
     "comes after": lambda t: t.iloc[[1, 0, *range(2, 200)]],
     "no value at": lambda t: t.assign(a=t["a"].mask(t.index == 3)),
@@ -200,7 +200,7 @@ def test_words_that_do_not_fit_get_one_sentence(settings, sentence):
 def test_names_are_no_channel_and_dates_may_be_left_out():
     table = frame().assign(c=["x", "y"] * 100)
     with pytest.raises(DataError, match=r"data\.drop=c"):
-        data.open(table, "time=when")
+        data.open(table, "time=when", "horizon=2")
     alone = data.open(table)
     assert alone.schema.table
     assert "'c'" in alone.notes[0]

@@ -10,7 +10,7 @@ import torch
 from monge import data
 from monge.core.errors import DataError, UsageError
 from monge.core.space import Space
-from monge.data.support import find_support, frequent_values, natural_bounds
+from monge.data.schema_fit import find_support, frequent_values, natural_bounds
 
 N = 400
 

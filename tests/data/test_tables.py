@@ -476,3 +476,11 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
 def test_integers_that_int64_cannot_hold_come_back_as_they_were(tmp_path, text, first):
     view = data.open(written(tmp_path, "a,b\n" + f"{text},1.5\n5,2.5\n7,3.5\n" * 4)).view()
     assert view.decode(view.split("all").whole().x)["a"][0] == first
+
+
+def test_two_tables_are_refused_with_how_to_join_them(tmp_path):
+    for name in ("customers.csv", "orders.csv"):
+        (tmp_path / name).write_text("id,x\n1,2\n3,4\n")
+    both = f"{tmp_path / 'customers.csv'},{tmp_path / 'orders.csv'}"
+    with pytest.raises(DataError, match=r"customers\.csv and orders\.csv.*merge"):
+        data.open(both)

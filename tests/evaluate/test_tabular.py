@@ -110,7 +110,8 @@ def test_rates_of_empty_cells_and_of_common_holes():
     both = [float(((side[:, 0].isnan()) & (side[:, 1] == 3)).double().mean()) for side in (y, x)]
     assert found["empty_pairs"].value == pytest.approx(100 * (both[0] - both[1]))
     assert found["empty_pairs"].unit == "points in size, colour"
-    assert empty_rates(x[:, 2:], y[:, 2:], replace(space, columns=space.columns[2:])) == {}
+    one = replace(space, shape=(1,), columns=space.columns[2:])
+    assert empty_rates(x[:, 2:], y[:, 2:], one) == {}
 
 
 def test_trees_detect_a_lost_dependence_and_no_equal_distribution():

@@ -39,7 +39,7 @@ DISCRETE = table(NAME, FLAG, COUNT)
 REALS = table(SHARE, WEIGHT)
 
 
-def cells(part: Space) -> Tensor:
+def cells(part: Space, count: int = CELLS) -> Tensor:
     """All values of a column: of a real, the middles of narrow cells, then atoms, then NaN."""
     if part.kind in ("label", "binary"):
         return torch.arange(max(part.size, 2), dtype=torch.float64)
@@ -47,30 +47,31 @@ def cells(part: Space) -> Tensor:
         whole = torch.arange(part.lower, part.upper + 1, dtype=torch.float64)
         return torch.cat([whole, torch.tensor([torch.nan], dtype=torch.float64)])
     ends = (part.lower, part.upper) if part.lower is not None else (-60.0, 60.0)
-    edges = torch.linspace(*ends, CELLS + 1, dtype=torch.float64)
+    edges = torch.linspace(*ends, count + 1, dtype=torch.float64)
     middles = (edges[1:] + edges[:-1]) / 2
     return torch.cat([middles, torch.tensor([*part.atoms, torch.nan], dtype=torch.float64)])
 
 
-def widths(part: Space) -> Tensor:
+def widths(part: Space, count: int = CELLS) -> Tensor:
     """The measure of each of `cells`."""
-    size = torch.ones(len(cells(part)), dtype=torch.float64)
+    size = torch.ones(len(cells(part, count)), dtype=torch.float64)
     if part.kind == "real":
         width = part.upper - part.lower if part.lower is not None else 120.0
-        size[:CELLS] = width / CELLS
+        size[:count] = width / count
     return size
 
 
-def states(space: Space) -> Tensor:
-    return torch.cartesian_prod(*map(cells, space.columns))
+def states(space: Space, count: int = CELLS) -> Tensor:
+    return torch.cartesian_prod(*(cells(part, count) for part in space.columns))
 
 
-def total(model, space: Space) -> float:
-    """The sum and integral of exp(log p) over all rows, empty cells included."""
-    size = torch.cartesian_prod(*map(widths, space.columns)).prod(1)
+def total(model, space: Space, count: int = CELLS) -> float:
+    """The sum and integral of exp(log p) over all rows, empty cells included; a real column has
+    `count` cells."""
+    size = torch.cartesian_prod(*(widths(part, count) for part in space.columns)).prod(1)
     return sum(
         float((model.log_prob(x).detach().exp() * w).sum())
-        for x, w in zip(states(space).split(50_000), size.split(50_000), strict=True)
+        for x, w in zip(states(space, count).split(50_000), size.split(50_000), strict=True)
     )
 
 

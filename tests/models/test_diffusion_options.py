@@ -11,8 +11,8 @@ from monge import data
 from monge.cli.main import attempt
 from monge.core.abilities import HasLikelihood
 from monge.core.batch import Batch
+from monge.core.config import apply_overrides
 from monge.core.errors import UsageError
-from monge.core.overrides import apply_overrides
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import MLPDenoiser

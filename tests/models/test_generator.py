@@ -11,6 +11,7 @@ from torch import Tensor
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.models._generator import RowCoordinates
 from monge.models.transport.sinkhorn_generator import SinkhornGenerator
 from monge.solve.transport.exact import sliced
 from monge.train.budget import Budget
@@ -147,3 +148,41 @@ def test_levels_come_out_as_levels_and_decode_is_sample():
     assert x.shape == (50, 1, 2, 2)
     assert set(x.flatten().tolist()) <= set(range(5))
     torch.testing.assert_close(x, model.decode(model.noise(50, make_generator(0))))
+
+
+def optional_counts(n: int = 120) -> torch.Tensor:
+    """A count of many values, a quarter of whose cells are empty."""
+    x = torch.arange(n).double()[:, None] * 3
+    x[: n // 4] = torch.nan
+    return x
+
+
+def fitted_coordinates() -> RowCoordinates:
+    part = Space(kind="counts", name="c", optional=True, mean=(180.0,), scale=(100.0,))
+    space = Space(kind="columns", shape=(1,), columns=(part,), rows=120)
+    coordinates = RowCoordinates(space)
+    coordinates.fit(optional_counts())
+    return coordinates
+
+
+def test_many_values_of_a_count_do_not_make_its_empty_cells_rarer():
+    rows = fitted_coordinates().rows
+    assert float(rows.log_share.exp()[rows.empty]) == pytest.approx(0.25, abs=0.01)
+
+
+def test_the_shares_of_components_are_held_whatever_depends_on_z():
+    coordinates = fitted_coordinates()
+    rows, n = coordinates.rows, 400
+    none = torch.zeros(n, coordinates.outputs)
+    assert float(coordinates.share_divergence(none)) == pytest.approx(0.0, abs=1e-9)
+    shifted = none.clone()
+    shifted[:, : rows.components][:, rows.empty] = 1.0  # empty cells too often
+    assert float(coordinates.share_divergence(shifted)) > 0.03
+    share, generator, found = rows.log_share.exp(), make_generator(0), []
+    for _ in range(50):  # every row is sure of its component, at the right shares in the mean
+        chosen = torch.multinomial(share, n, replacement=True, generator=generator)
+        decided = none.clone()
+        decided[:, : rows.components] = -50.0
+        decided[torch.arange(n), chosen] = 0.0
+        found.append(float(coordinates.share_divergence(decided)))
+    assert abs(sum(found) / len(found)) < 0.02  # 0.1 and more if the halves were one

@@ -73,13 +73,32 @@ def test_a_sample_uses_its_label():
     assert not torch.allclose(model.log_prob(rows), model.log_prob(other))
 
 
-def test_a_prefix_is_completed_and_a_suffix_refused():
-    model, x = gpt(BITS), torch.ones(3, 6, dtype=torch.float64)
-    seen = torch.arange(6).expand(3, 6) < 4
+def test_a_prefix_of_an_image_is_completed_and_a_suffix_refused():
+    model, x = gpt(LEVELS), torch.ones(3, 1, 2, 2, dtype=torch.float64)
+    seen = (torch.arange(4) < 3).reshape(1, 1, 2, 2).expand(3, 1, 2, 2)
     done = model.complete(Batch(x, observed=seen), generator=make_generator(0))
-    assert torch.equal(done[:, :4], x[:, :4])
-    with pytest.raises(DataError, match=r"gpt.*row 0\b.*\b4\b.*\b3\b"):
+    assert torch.equal(done[seen], x[seen])
+    with pytest.raises(DataError, match=r"gpt.*row 0\b.*\b3\b.*\b2\b"):
         model.complete(Batch(x, observed=~seen))
+
+
+def test_a_vector_is_completed_whatever_is_seen():
+    """Particles follow p(x | the last entries), for bits and for numbers in their own units."""
+    model, n = gpt(BITS), 800
+    row, seen = torch.tensor([0.0, 1, 0, 1, 1, 0]).double(), torch.arange(6) >= 3
+    batch = Batch(row.expand(n, 6), observed=seen.expand(n, 6))
+    done = model.complete(batch, GPT.SamplingConfig(particles=64), make_generator(0))
+    every = torch.cartesian_prod(*[torch.arange(2.0).double()] * 6)
+    found = every[((every == row) | ~seen).all(1)]
+    due = model.log_prob(found).detach().softmax(0) @ found
+    error = (due * (1 - due) / n).sqrt()[:3]
+    assert ((done.mean(0) - due)[:3].abs() < 5 * error).all()
+    assert torch.equal(done[:, 3:], batch.x[:, 3:])
+    model, x = gpt(REAL), torch.full((4, 7), 2.0, dtype=torch.float64)
+    seen = (torch.arange(7) >= 5).expand(4, 7)
+    done = model.complete(Batch(x, observed=seen), generator=make_generator(0))
+    assert torch.equal(done[seen], x[seen])
+    assert 0.5 < float(done[~seen].std()) < 20  # scale 3
 
 
 def test_it_begins_as_the_marginal_of_each_place():

@@ -7,7 +7,6 @@ import pytest
 import torch
 from known import LABEL, LINE, MEANS, SPREAD, Exact, Known
 
-from monge.compatibility import check_compatible
 from monge.core.batch import Batch
 from monge.core.config import RunRef
 from monge.core.errors import DataError, UsageError
@@ -17,6 +16,7 @@ from monge.models.diffusion._denoisers import TransformerDenoiser, UNetDenoiser
 from monge.models.diffusion._guidance import Guidance, guided_predictor
 from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion.ddpm import DDPM
+from monge.registry import check_compatible
 
 GIVEN = replace(LINE, given={"label": LABEL})
 ONE = {"label": Batch(torch.tensor([1]))}

@@ -2,18 +2,23 @@
 names, holes, atoms and bounds, samples rows of the same support and fills cells in."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import small_data
 import torch
+from candidates import short_options
+from mixed_table import DISCRETE, discrete_rows, states
 
 from monge import data
-from monge.compatibility import check_compatible
 from monge.core.abilities import CanComplete, CanSample, HasLikelihood
+from monge.core.batch import Batch
 from monge.core.errors import MongeError
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.registry import entries, find
+from monge.registry import check_compatible, entries, find
 
 FAMILIES = (
     "baseline",
@@ -142,7 +147,7 @@ def test_models_of_numbers_take_tables(name, view):
     if isinstance(model, HasLikelihood):
         assert torch.isfinite(model.likelihood(batch).value).all()
     if isinstance(model, CanSample):
-        x = model.sample(64, generator=torch.Generator().manual_seed(0))
+        x = model.sample(64, None, short_options(model), torch.Generator().manual_seed(0))
         assert x.shape == (64, len(view.space.columns))
         check_support(view, x)
     if isinstance(model, CanComplete):
@@ -154,11 +159,95 @@ def check_completion(model, view, batch) -> None:
     hidden = torch.rand(batch.x.shape, generator=torch.Generator().manual_seed(1)) < 0.3
     hidden |= view.space.empty(batch.x)
     hidden[:, 0] = False  # each row has a known cell
-    known, options = ~hidden, model.SamplingConfig()
-    if "moves" in options.__dataclass_fields__:
-        options = replace(options, moves=3)  # the support does not depend on the chain's length
+    known, options = ~hidden, short_options(model)
     for asked in (batch.hide(hidden, view.space), replace(batch, observed=known)):
         x = model.complete(asked, options, torch.Generator().manual_seed(2))
         assert torch.equal(x.nan_to_num(-9)[known], batch.x.to(x).nan_to_num(-9)[known])
         assert not bool(view.space.empty(x)[hidden].any())
         check_support(view, x)
+
+
+SEEDS = 8
+"""Repeated likelihoods of every row, where they are random."""
+SAMPLES = 4000
+DISCRETE_VIEW = SimpleNamespace(
+    space=DISCRETE, split=lambda _: small_data.Rows(Batch(discrete_rows().float()))
+)
+
+
+def check_mass(model) -> None:
+    """The likelihood of all rows of a small table, empty cells included, sums to one if it is
+    exact; a bound, whose mean lies below log p, to at most one."""
+    rows = Batch(states(DISCRETE))
+    kind = model.likelihood(rows, generator=make_generator(0)).kind
+    if kind == "estimate":
+        pytest.skip("its likelihood is an estimate")
+    if kind == "exact":
+        assert abs(float(model.likelihood(rows).value.exp().sum()) - 1) < 1e-6
+        return
+    found = torch.stack(
+        [model.likelihood(rows, generator=make_generator(k)).value for k in range(SEEDS)]
+    )
+    mass = found.mean(0).exp()
+    error = (mass * found.std(0)).square().sum().sqrt() / SEEDS**0.5
+    assert float(mass.sum()) < 1 + 4 * float(error)
+    assert float(mass.sum()) > 0.01  # a bound says something
+
+
+def check_flags(model) -> None:
+    """Empty cells of samples are as frequent, alone and together, as the likelihood says."""
+    every = states(DISCRETE)
+    p = model.likelihood(Batch(every)).value.exp()
+    x = model.sample(SAMPLES, generator=make_generator(0)).double()
+    due, found = DISCRETE.empty(every).double(), DISCRETE.empty(x).double()
+    for i, j in ((0, 0), (2, 2), (0, 2)):
+        share = float((due[:, i] * due[:, j]) @ p)
+        error = (share * (1 - share) / SAMPLES) ** 0.5
+        assert abs(float((found[:, i] * found[:, j]).mean()) - share) < 5 * error + 1e-9
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if issubclass(find(name), HasLikelihood)]
+)
+def test_likelihoods_of_tables_with_empty_cells_sum_to_one(name):
+    model = trained(name, DISCRETE_VIEW).double()
+    with torch.no_grad():
+        check_mass(model)
+        if model.likelihood(Batch(states(DISCRETE)[:2])).kind == "exact":
+            check_flags(model)
+
+
+class ZeroImputed:
+    """A model that was trained on zeros in place of empty cells."""
+
+    def __init__(self) -> None:
+        plain = [replace(column, optional=False) for column in DISCRETE.columns]
+        space = replace(DISCRETE, columns=tuple(plain))
+        rows = small_data.Rows(Batch(self.filled(discrete_rows().float())))
+        inside = SimpleNamespace(space=space, split=lambda _: rows)
+        self.model = trained("made", inside).double()
+
+    def filled(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(DISCRETE.empty(x), 0.0, x)
+
+    @torch.no_grad()
+    def likelihood(self, batch, options=None, generator=None):
+        return self.model.likelihood(Batch(self.filled(batch.x)))
+
+    def sample(self, n, generator=None):
+        return self.model.sample(n, generator=generator)
+
+    def complete(self, batch, options=None, generator=None):
+        return self.filled(batch.x)
+
+
+def test_a_model_of_imputed_zeros_fails():
+    """It gives an empty cell the probability of a zero, so that the whole sums to more than one,
+    and never samples an empty cell."""
+    model = ZeroImputed()
+    total = float(model.likelihood(Batch(states(DISCRETE))).value.detach().exp().sum())
+    assert total > 1.2
+    with pytest.raises(AssertionError):
+        check_mass(model)
+    with pytest.raises(AssertionError):
+        check_flags(model)

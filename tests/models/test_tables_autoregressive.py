@@ -22,19 +22,26 @@ from mixed_table import (
 )
 
 from monge.core.batch import Batch
+from monge.core.ensemble import Ensemble
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.autoregressive import _base, _particles
+from monge.models import _particles
+from monge.models.autoregressive.count_table import CountTable
 from monge.models.autoregressive.deep_nade import DeepNADE
 from monge.models.autoregressive.fvsbn import FVSBN
+from monge.models.autoregressive.gpt import GPT
 from monge.models.autoregressive.made import MADE
 from monge.models.autoregressive.nade import NADE
+from monge.nn.attention.transformer import CausalTransformer
 from monge.nn.autoregressive.any_order import DenseSubsetNet
 
 CONFIGS = {
     "made": MADE.Config(width=16, depth=1, components=2, orders=2, masks=1),
     "nade": NADE.Config(width=16, components=2),
     "relu": NADE.Config(width=16, components=2, activation="relu"),
+    "gpt": GPT.Config(
+        net=CausalTransformer.Config(width=16, depth=1, heads=2, expand=2), components=2
+    ),
     "fvsbn": FVSBN.Config(components=2),
     "deep_nade": DeepNADE.Config(
         orders=1, order="natural", components=2, net=DenseSubsetNet.Config(width=16)
@@ -79,7 +86,7 @@ def test_real_tables_integrate_to_one(config):
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("name", ["made", "nade", "relu", "fvsbn"])
+@pytest.mark.parametrize("name", ["made", "nade", "relu", "gpt", "fvsbn"])
 def test_completions_of_any_pattern_follow_the_conditional_given_present(name, cached):
     model = built(CONFIGS[name], DISCRETE, discrete_rows())
     options = model.SamplingConfig(particles=100, cached=cached)
@@ -88,7 +95,7 @@ def test_completions_of_any_pattern_follow_the_conditional_given_present(name, c
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("name", ["made", "nade", "relu", "fvsbn"])
+@pytest.mark.parametrize("name", ["made", "nade", "relu", "gpt", "fvsbn"])
 def test_particles_are_resampled_with_all_that_was_computed_of_them(name, cached, monkeypatch):
     """Bits of which every other one is seen, with the particles resampled after each."""
     monkeypatch.setattr(_particles, "RESAMPLE_BELOW", 1.01)
@@ -107,6 +114,30 @@ def test_particles_are_resampled_with_all_that_was_computed_of_them(name, cached
     assert deviation(done, found, due) < 5
 
 
+@pytest.mark.parametrize("name", ["made", "gpt"])
+def test_an_ensemble_completes_any_pattern(name):
+    """Members that disagree are chosen by their likelihood of what is observed."""
+    config = CONFIGS[name]
+    model = Ensemble.Config(member=config, members=2).build(DISCRETE).double().eval()
+    x = discrete_rows()
+    other = torch.stack([2 - x[:, 0], x[:, 1], 4 - x[:, 2]], 1)
+    for member, rows in zip(model.each, (x, other), strict=True):
+        member.load_state_dict(built(config, DISCRETE, rows).state_dict())
+    options = model.SamplingConfig(particles=64)
+    for row, hidden in islice(questions(), 0, None, 7):
+        assert completion_error(model, DISCRETE, row, hidden, 400, options) < 5
+
+
+def test_what_a_table_of_counts_says_of_any_pattern_is_its_sum():
+    model = CountTable.Config().build(DISCRETE).double()
+    model.count(Batch(discrete_rows()))
+    for row, hidden in questions():
+        found, _ = conditional(model, DISCRETE, row, hidden)
+        due = model.log_prob(found).logsumexp(0)
+        batch = Batch(row[None], observed=~hidden[None])
+        torch.testing.assert_close(model.observed_log_prob(batch)[0], due)
+
+
 def bits_conditional(model, row, hidden):
     every = torch.cartesian_prod(*[torch.arange(2.0).double()] * 5)
     found = every[((every == row) | hidden).all(1)]
@@ -117,7 +148,9 @@ def test_the_mean_weight_is_the_probability_of_what_is_observed(monkeypatch):
     """Which chooses between the members of a mixture."""
     monkeypatch.setattr(_particles, "RESAMPLE_BELOW", 1.01)
     model, kept = built(CONFIGS["fvsbn"], BITS, copied_bits()), []
-    monkeypatch.setattr(_base, "choose_member", lambda filled, _: kept.extend(filled) or filled[0])
+    monkeypatch.setattr(
+        _particles, "choose_member", lambda filled, _: kept.extend(filled) or filled[0]
+    )
     row = torch.tensor([[0.0, 1, 0, 1, 0]], dtype=torch.float64)
     seen = torch.tensor([[False, True, False, True, False]])
     options = model.SamplingConfig(particles=4000)

@@ -139,16 +139,25 @@ def test_a_name_that_was_not_in_training_is_an_empty_input(fitted, table):
     assert len(noted) == 1
     assert "row 6" in noted[0]
     assert "2 of 200" in noted[0]
-    with pytest.raises(DataError, match=r"row 50.*'tourist'"):
-        fitted.log_likelihood(table.assign(kind=table["kind"].where(table.index != 49, "tourist")))
+
+
+def test_a_target_that_was_not_in_training_is_unknown(fitted, table):
+    known = fitted.log_likelihood(table)
+    strange = table.assign(kind=table["kind"].where(table.index != 49, "tourist"))
+    found = fitted.log_likelihood(strange)
+    assert set(known.numbers.tolist()) - set(found.numbers.tolist()) == {50}
+    assert [note for note in fitted.notes if "row 50" in note and "'tourist'" in note]
 
 
 def test_names_of_an_event_are_refused_by_row(table):
     view = data.open(table).view()
-    with pytest.raises(DataError, match=r"row 4.*'pilot'"):
-        data.open(
-            table.assign(job=table["job"].where(table.index != 3, "pilot")), fields=view.to_dict()
-        )
+    strange = table.assign(job=table["job"].where(table.index != 3, "pilot"))
+    opened = data.open(strange, fields=view.to_dict())
+    assert [note for note in opened.notes if "row 4" in note and "'pilot'" in note]
+    found = opened.view()
+    assert found.split("all").numbers.tolist() == [1, 2, 3, *range(5, len(table) + 1)]
+    with pytest.raises(DataError, match="row 4"):
+        found.split("all", every=True)
 
 
 def test_intervals_stay_within_bounds_and_on_atoms(tips, table):

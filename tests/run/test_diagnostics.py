@@ -1,6 +1,7 @@
 """Diagnostics: problems found in a training log or by a model, and where they are saved."""
 
 import json
+import math
 import re
 
 import pytest
@@ -95,3 +96,35 @@ def test_the_command_line_prints_findings(tmp_path, capsys):
     assert attempt(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert "posterior collapse" in [finding["name"] for finding in printed["findings"]]
+
+
+def test_training_that_barely_began_is_reported():
+    log = [{"epoch": 0.4, "step": 15, "held_out": None, "terms": {}}]
+    (found,) = diagnostics.barely_began(log, {"stopped": "budget", "step": 15})
+    assert found.name == "barely trained"
+    assert "15 steps" in found.sentence
+    assert not diagnostics.barely_began(log, {"stopped": "complete", "step": 1})
+    assert not diagnostics.barely_began(
+        [log[0] | {"epoch": 9.0}], {"stopped": "budget", "step": 15}
+    )
+
+
+def test_fits_worse_than_trivial_codes_are_reported(tmp_path):
+    """A model of digits after two steps is worse than independent pixels, and a value below that
+    of the uniform code is reported as such."""
+    run = monge.fit("made", "digits", "data.rows=200", budget="2steps", out=tmp_path / "run")
+    names = [finding.name for finding in run.diagnose()]
+    assert names[0] == "barely trained"
+    assert {"worse than the uniform code", "worse than independent entries"} & {*names}
+    valid, train = run.split(None, "valid"), run.split(None, "train")
+    uniform = diagnostics.uniform_code(run.space)
+    assert uniform == pytest.approx(-64 * math.log(17))
+
+    def found(value):
+        result = {"held_out": {"kind": "exact", "value": value, "stderr": 0.1}}
+        findings = diagnostics.worse_than_trivial(run.model, valid, train, result)
+        return [finding.name for finding in findings]
+
+    assert found(uniform - 1) == ["worse than the uniform code"]
+    assert found(uniform + 1) == ["worse than independent entries"]
+    assert found(-20.0) == []

@@ -20,7 +20,7 @@ import torch
 import monge
 from monge.core import config
 from monge.run import storage
-from monge.train.device import ComputeConfig
+from monge.run.saved import ComputeConfig
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FORMATS = sorted(FIXTURES.glob("format-*"))

@@ -1,6 +1,9 @@
 """Python does what the command line does, and returns in kind: frames keep their index, and frames
 of other libraries are read as tables."""
 
+from datetime import datetime, timedelta
+
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +11,8 @@ import pytest
 import monge
 from monge import data
 from monge.core.errors import DataError
-from monge.data.readers.tables import as_pandas
+from monge.data import frames
+from monge.data.frames import in_kind, opened
 from monge.run import run
 
 N = 60
@@ -73,31 +77,7 @@ class Foreign:
         return self.frame.reset_index(drop=True)
 
 
-class NeedsArrow(Foreign):
-    """It converts by way of a package that is not there, but lists its columns."""
-
-    def to_pandas(self):
-        raise ModuleNotFoundError("No module named 'pyarrow'")
-
-    def to_dict(self, as_series=True):
-        assert not as_series
-        return {name: self.frame[name].to_list() for name in self.frame}
-
-
-class Lazy:
-    """A query over a frame that has not been run."""
-
-    def __init__(self, frame):
-        self.frame = frame
-
-    def lazy(self):
-        return self
-
-    def collect(self):
-        return Foreign(self.frame)
-
-
-@pytest.mark.parametrize("kind", [Foreign, NeedsArrow, Lazy])
+@pytest.mark.parametrize("kind", [Foreign, nw.from_native])
 def test_frames_of_other_libraries_are_tables(vae, frame, kind):
     plain = frame.reset_index(drop=True)
     assert data.open(kind(plain)).fingerprint == data.open(plain).fingerprint
@@ -120,17 +100,92 @@ def test_a_frame_that_cannot_be_converted_is_refused(frame):
         data.open(Stuck(frame))
 
 
-@pytest.mark.parametrize("library", ["polars", "pyarrow"])
-def test_the_libraries_themselves(frame, library):
-    module = pytest.importorskip(library)
-    plain = frame.reset_index(drop=True)
-    table = (
-        module.DataFrame({name: plain[name].to_list() for name in plain}, strict=False)
-        if library == "polars"
-        else module.Table.from_pandas(plain)
+def every_type():
+    """A polars frame with a column of every type that is read, and empty cells in most."""
+    pl = pytest.importorskip("polars")
+    rng, hours = np.random.default_rng(1), np.arange(N) * 7919 % 5000
+    empty = rng.random((8, N)) < 0.15
+
+    def holed(place, cells):
+        return [None if gap else cell for gap, cell in zip(empty[place], cells, strict=True)]
+
+    times = [datetime(2024, 1, 1) + timedelta(hours=int(hour)) for hour in hours]
+    zoned = pl.Series(times).dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo")
+    ranks = pl.Series(holed(6, rng.choice(["low", "high"], N).tolist()))
+    return pl.DataFrame(
+        {
+            "count": holed(0, rng.poisson(4, N).tolist()),
+            "small": pl.Series(holed(1, rng.poisson(4, N).tolist()), dtype=pl.UInt8),
+            "real": holed(2, rng.normal(size=N).round(2).tolist()),
+            "flag": holed(3, (rng.random(N) < 0.5).tolist()),
+            "name": holed(4, rng.choice(["a", "b", "c"], N).tolist()),
+            "category": pl.Series(holed(5, ["x", "y"] * (N // 2)), dtype=pl.Categorical),
+            "rank": ranks.cast(pl.Enum(["low", "high"])),
+            "day": [time.date() for time in times],
+            "moment": holed(7, times),
+            "zoned": zoned,
+            "price": pl.Series(rng.poisson(40, N).astype(str).tolist()).cast(pl.Decimal(8, 2)),
+        }
     )
-    several = [table, table.lazy()] if library == "polars" else [table]
-    for one in several:
-        read = as_pandas(one)
-        assert list(read) == list(plain)
-        assert data.open(one).view().space.shape == (3,)
+
+
+def test_polars_frames_come_back_as_they_were():
+    frame = every_type()
+    for what in (frame, frame.lazy()):
+        plain, form = opened(what)
+        assert in_kind(plain, form).equals(frame)
+        assert in_kind(plain, form).schema == frame.schema
+
+
+@pytest.mark.parametrize("library", ["polars", "lazy", "pyarrow"])
+def test_a_frame_of_a_library_gives_frames_of_it(library, tmp_path):
+    frame = every_type()
+    if library == "pyarrow":
+        pytest.importorskip("pyarrow")
+        frame = frame.drop("rank", "price").to_arrow()
+    what, kind = (frame.lazy() if library == "lazy" else frame), type(frame)
+    fitted = run.fit(
+        "vae", what, data={"time": "none"}, latent=2, budget="3steps", out=tmp_path / "run"
+    )
+    for rows in (fitted.sample(5), fitted.complete(what)):
+        assert isinstance(rows, kind)
+        assert rows.schema == (frame.schema if library != "pyarrow" else rows.schema)
+    codes = fitted.encode(what)
+    assert isinstance(codes, kind)
+    assert codes.shape == (N, 2)
+    assert isinstance(fitted.decode(codes), kind)
+    assert len(fitted.log_likelihood(what).value) == N
+    assert frames.is_frame(monge.load(fitted.folder).sample(5))
+    predictor = run.fit(
+        "predict.mlp", what, "data.time=none", target="name", budget="3steps", out=tmp_path / "p"
+    )
+    found = predictor.predict(what, keep_columns=True)
+    assert isinstance(found, kind)
+    names = getattr(found, "column_names", None) or found.columns
+    assert {"name_true", "name", "name_p_a", "count"} <= {*names}
+
+
+def test_times_with_a_zone_and_objects_of_dates(tmp_path):
+    hours = pd.to_timedelta(np.arange(N) * 7919 % 5000, unit="h")
+    times = pd.Timestamp("2024-03-01", tz="Europe/Paris") + hours
+    rng = np.random.default_rng(2)
+    rows = pd.DataFrame(
+        {
+            "zoned": times,
+            "date": pd.Series([time.date() for time in times], dtype=object),
+            "count": pd.array(np.arange(N) % 7, "Int16"),
+            "flag": pd.array(rng.permutation([None, True, False] * (N // 3)), "boolean"),
+            "text": pd.array(rng.permutation(["a", None, "b"] * (N // 3)), "string"),
+            "category": pd.Categorical(rng.permutation(["u", "v", None] * (N // 3))),
+        }
+    )
+    fitted = run.fit("independent", rows, "data.time=none", budget="1steps", out=tmp_path / "run")
+    new = fitted.sample(40, seed=0)
+    kinds = {name: str(kind) for name, kind in new.dtypes.items()}
+    wanted = {name: str(kind) for name, kind in rows.dtypes.items()}
+    assert kinds | {"date": ""} == wanted | {"date": ""}
+    assert new["date"].dtype.kind == "M"
+    assert new["zoned"].between(times.min(), times.max() + pd.Timedelta("1h")).mean() > 0.9
+    filled = fitted.complete(rows)
+    assert (filled["zoned"] == rows["zoned"]).all()
+    assert not filled.isna().any().any()

@@ -19,8 +19,8 @@ from monge.nn.mlp import MLP
 from monge.run import run as run_module
 from monge.run import saved, storage
 from monge.run.run import start
+from monge.run.saved import ComputeConfig
 from monge.train import checkpoint
-from monge.train.device import ComputeConfig
 
 QUICK = ("width=16", "depth=1", "train.batch_size=50", "train.eval_every=20")
 

@@ -18,9 +18,9 @@ from monge.cli import main
 from monge.core.errors import RunError, UsageError
 from monge.report.run import write_report
 from monge.run import storage
+from monge.run.saved import ComputeConfig
 from monge.run.storage import locked
 from monge.train import checkpoint
-from monge.train.device import ComputeConfig
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2)).round(4)
 QUICK = ("width=8", "depth=1")
@@ -397,3 +397,52 @@ def same(one, other) -> bool:
     """Whether two runs ended with the same weights."""
     a, b = (checkpoint.load(run.folder / "last.safetensors")[0] for run in (one, other))
     return all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture
+def moved_run(tmp_path, monkeypatch):
+    """A run on a file in a folder that is then the current one no longer."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=60), "b": rng.choice(["x", "y"], 60)})
+    table.to_csv("rows.csv", index=False)
+    run = monge.fit("chow_liu", "rows.csv", out=tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return run.folder, folder / "rows.csv"
+
+
+def test_data_are_found_from_any_folder_and_by_their_fingerprint(moved_run, tmp_path, monkeypatch):
+    folder, path = moved_run
+    assert len(monge.load(folder).log_likelihood().value) == 6
+    path.rename(path.with_name("other.csv"))  # beside the old place
+    assert len(monge.load(folder).log_likelihood().value) == 6
+    (tmp_path / "far").mkdir()
+    path.with_name("other.csv").rename(tmp_path / "far" / "rows.csv")
+    with pytest.raises(RunError, match=r"work.rows\.csv"):
+        monge.load(folder).log_likelihood()
+    monkeypatch.setenv("MONGE_DATA", str(tmp_path / "far"))
+    assert len(monge.load(folder).log_likelihood().value) == 6
+    (tmp_path / "far" / "rows.csv").write_text("a,b\n1.5,x\n2.5,y\n3.5,x\n4.5,y\n")
+    with pytest.raises(RunError, match="changed"):
+        monge.load(folder).log_likelihood()
+
+
+def test_compact_runs_are_small_and_are_not_resumed(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "runs"))
+    for name in ("vae", "vae-2", "other"):
+        monge.fit("vae", "iris", "latent=2", budget="2steps", out=tmp_path / "runs" / name)
+    assert command("runs", "--compact")[0] == 2  # asks for confirmation
+    before = monge.load("vae").sample(3, seed=0)
+    assert command("runs", "--compact", "--yes")[0] == 0
+    run = monge.load("vae")
+    assert not (run.folder / "last.safetensors").exists()
+    assert np.array_equal(run.sample(3, seed=0), before)
+    with pytest.raises(RunError, match="compact"):
+        list(run.train("+1steps"))
+    rows = json.loads(command("runs", "--json")[1])
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", row["date"]) for row in rows)
+    assert command("runs", "--delete", "none*", "--yes")[0] == 1
+    rows = json.loads(command("runs", "--delete", "vae*", "--yes", "--json")[1])
+    assert [row["run"] for row in rows] == [str(tmp_path / "runs" / "other")]

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from monge import data
+from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
+from monge.evaluate import completion, suite
+from monge.evaluate.energy_distance import sample_timed
 from monge.evaluate.likelihood import RowLikelihoods
+from monge.run.metrics import run_metrics
 from monge.run.run import fit
 from monge.run.where import Acceptance, given_constraints, parse_where, sample_where
 
@@ -179,6 +183,41 @@ def test_the_score_of_a_run_counts_its_acceptance(fitted):
     rows = model.split(None, "test").whole()
     own = model.model.likelihood(rows).value.detach().double().numpy()
     assert np.allclose(found.value - own, -np.log(model.acceptance.kept / 10_000), atol=1e-6)
+
+
+def test_evaluation_compares_samples_that_obey(fitted, monkeypatch):
+    """As `sample` and `complete` draw them, and the log-likelihood is the raised one."""
+    model, _ = fitted
+    seen = []
+
+    def watch(owner, name, rows):
+        def watched(first, *args):
+            seen.append(rows(first))
+            return {}
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(suite, "sample_metrics", lambda compared: compared.x)
+    watch(completion, "completion_scores", lambda filled: filled.draws.flatten(0, 1))
+    for name in ("as_table", "privacy_metrics"):
+        monkeypatch.setattr(suite, name, lambda *args: {})
+    monkeypatch.setattr(completion, "MAX_ROWS", 10)
+    groups = run_metrics(model)
+    assert len(seen) == 1 + len(completion.PERCENTAGES)
+    for x in seen:
+        assert model.view.obeys(x).all()
+    found = groups["likelihood"]["log_likelihood"]
+    assert found.kind == "estimate"
+    assert found.value == pytest.approx(model.log_likelihood().mean.value)
+
+
+def test_evaluation_says_when_no_sample_obeys():
+    class Constant(torch.nn.Module):
+        def sample(self, n, given=None, options=None, generator=None):
+            return torch.zeros(n, 2)
+
+    with pytest.raises(DataError, match=r"none of 200 .* row 1"):
+        sample_timed(Constant(), Batch(torch.zeros(4, 2)), 0, lambda x: x[:, 0] > 0)
 
 
 def test_completed_rows_obey_and_keep_what_is_known(fitted):

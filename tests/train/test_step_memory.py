@@ -18,6 +18,7 @@ from monge.run.run import start
 from monge.run.saved import most_weights
 from monge.train import step_memory as module
 from monge.train.cost_estimate import FirstRows, estimate
+from monge.train.optimiser import trainable_updates
 from monge.train.step_memory import MemoryGauge, check_model_memory
 
 
@@ -46,14 +47,15 @@ def test_the_memory_of_every_model_is_known_without_running_it(name):
     before = {key: value.clone() for key, value in model.state_dict().items()}
     buffers = [buffer.clone() for buffer in model.buffers()]
     state = torch.get_rng_state()
-    small, large = (
-        estimate(model, FirstRows(rows, n), replace(train_config, batch_size=n), timed=False)
-        for n in (64, 256)
-    )
+    train_config = replace(train_config, batch_size=64)
+    cost = estimate(model, FirstRows(rows, 64), train_config, timed=False)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    assert small.is_lower_bound == (name in PACKED)
-    assert small.memory >= max(2 * weights, 1)
-    assert large.memory > small.memory
+    in_closed_form = not any(update.params for update in trainable_updates(model, train_config)[0])
+    assert cost.is_lower_bound == (name in PACKED or in_closed_form)
+    if in_closed_form:  # too quick to be traced before a fit, yet it can be
+        cost = estimate(build(name)[0], FirstRows(rows, 64), train_config, timed=True)
+        assert not cost.is_lower_bound
+    assert cost.memory >= max(2 * weights, 1)
     assert torch.equal(torch.get_rng_state(), state)
     same = {"rtol": 0, "atol": 0, "equal_nan": True}
     torch.testing.assert_close(dict(model.state_dict()), before, **same)
@@ -62,17 +64,18 @@ def test_the_memory_of_every_model_is_known_without_running_it(name):
 
 
 SEQUENCES = [
-    (entry.name, kind)
+    entry.name
     for entry in registry.entries()
     if entry.supports_variable_length and not entry.is_predictor
-    for kind in small_data.SEQUENCES
-    if small_data.sequence(kind, 2)[0].kind in entry.events
 ]
 
 
-@pytest.mark.parametrize(("name", "kind"), SEQUENCES)
-def test_rows_of_any_length_count_as_the_longest(name, kind):
-    space, batch = small_data.sequence(kind, 200)
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_rows_of_any_length_count_as_the_longest(name):
+    """On levels or, for models that take none, on the first kind that they take: a length means
+    the same whatever the values are."""
+    kinds = [kind for kind in small_data.SEQUENCES if kind in registry.entry(name).events]
+    space, batch = small_data.sequence(kinds[0], 200)
     model_class = registry.find(name)
     torch.manual_seed(0)
     model = model_class.smallest_config(space).build(space)
@@ -88,7 +91,6 @@ def test_rows_of_any_length_count_as_the_longest(name, kind):
     ("name", "kind", "given"),
     [
         ("autoregressive.made", "real", ""),
-        ("baseline.gaussian", "columns", "label"),
         ("diffusion.ddpm", "levels", "label"),
         ("sequence.rnn", "real", ""),
         ("latent.vae", "binary", ""),
@@ -100,7 +102,11 @@ def test_the_estimate_is_near_the_peak_of_a_real_step(name, kind, given):
     """Measured on the second step, the first after data-dependent initialisation."""
     case = candidates.Subject(name, kind, given)
     trainer = case.trainer()
-    cost = estimate(case.build(), case.train, case.train_config, timed=False)
+    cost, smaller = (
+        estimate(case.build(), rows, replace(case.train_config, batch_size=n), timed=False)
+        for rows, n in ((case.train, 64), (FirstRows(case.train, 16), 16))
+    )
+    assert smaller.memory < cost.memory
     trainer.train_step(1.0)
     left = sum(p.numel() * 4 for p in trainer.model.parameters() if p.grad is not None)
     with MemoryGauge() as gauge:
@@ -202,6 +208,18 @@ def test_a_loss_that_assumed_values_lead_astray_has_a_lower_bound(monkeypatch):
 def test_an_error_that_no_assumption_caused_is_raised():
     with pytest.raises(DataError, match="these rows are refused"):
         reads(lambda model, batch, h: h[reject(True)])
+
+
+def test_an_error_of_the_loss_is_raised_after_an_assumption_too():
+    def wrong(model, batch, h):
+        return h * {}[float(batch.x.sum())]
+
+    with pytest.raises(KeyError, match=r"1\.0"):
+        reads(wrong)
+
+
+def test_reals_that_are_read_can_be_divided_by():
+    assert not reads(lambda model, batch, h: h * (1 / float(batch.x.sum()))).is_lower_bound
 
 
 def test_a_gauge_forgets_what_is_dropped():

@@ -250,6 +250,32 @@ def test_a_cosine_over_seconds_is_refused():
         played(trainer(TrainConfig(schedule="cosine")), "5s")
 
 
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [({"max_steps": 12}, "6steps"), ({"schedule_steps": 12}, "6steps"), ({}, "12steps")],
+    ids=["max_steps", "schedule_steps", "the first budget"],
+)
+def test_a_decaying_rate_is_the_same_after_a_resume(settings, first):
+    config = TrainConfig(schedule="cosine", warmup=0, **settings)
+    unbroken, broken, resumed = trainer(config), trainer(config), trainer(config)
+    played(unbroken, "12steps")
+    stop = iter(range(100))
+    played(broken, first, should_stop=lambda: next(stop) >= 6)
+    assert broken.step == 6
+    resumed.restore(*broken.state())
+    played(resumed, "12steps")
+    assert resumed.step == unbroken.step == 12
+    assert resumed.model.a.item() == unbroken.model.a.item()
+
+
+def test_a_run_whose_rate_has_decayed_is_not_prolonged():
+    config = TrainConfig(schedule="linear", warmup=0)
+    short = trainer(config)
+    played(short, "4steps")
+    with pytest.raises(UsageError, match=r"\b4\b.*train\.schedule_steps=9"):
+        played(short, "9steps")
+
+
 def test_nesterov_without_momentum_is_refused():
     with pytest.raises(UsageError, match=r"train\.nesterov=true.*train\.momentum"):
         trainer(TrainConfig(optimiser="sgd", nesterov=True))

@@ -60,6 +60,34 @@ def locate(text: str) -> tuple[str | Path, list[str]]:
     raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
 
 
+def absolute(text: str) -> str:
+    """The same data named so that they are found from any folder: paths are absolute."""
+    for mark in ("~", ","):
+        sides = text.split(mark)
+        if len(sides) == 2 and not os.path.exists(text):
+            return mark.join(map(absolute, sides))
+    place, transforms = locate(text)
+    start = os.path.abspath(place) if isinstance(place, Path) else place
+    return "+".join([start, *transforms])
+
+
+def moved(text: str, size: int | None) -> list[str]:
+    """Where data that are no longer at their absolute path may be now: files of the same name or
+    size beside the old place, in the current folder and in those of MONGE_DATA."""
+    base, *transforms = text.split("+")
+    old = Path(base)
+    folders = dict.fromkeys([old.parent, Path(), *search_path()])
+    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
+    named = [path for path in files if path.name == old.name]
+    alike = [
+        path
+        for path in files
+        if size and path.suffix == old.suffix and path.is_file() and path.stat().st_size == size
+    ]
+    found = dict.fromkeys(os.path.abspath(path) for path in (*named, *alike))
+    return ["+".join([path, *transforms]) for path in found]
+
+
 def search_path() -> list[Path]:
     """The folders of MONGE_DATA."""
     return [Path(part) for part in os.environ.get("MONGE_DATA", "").split(os.pathsep) if part]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...core.gaussian_modes import GaussianModes
 from ...core.rng import derive_seed, keyed_uniform
-from ..options import Options
+from ..options import Options, check_rows
 from ..readers.base import RawData, RowLocations
 
 Density = Callable[[Tensor], Tensor]
@@ -30,6 +30,7 @@ class Toy:
 
     def raw(self, name: str, options: Options) -> RawData:
         n = options.rows or ROWS
+        check_rows(n, 2)
         points = self.sample(keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, name)))
         return RawData(
             name,

@@ -6,9 +6,9 @@ samples are written in the same format.
 
 from __future__ import annotations
 
-import re
-import warnings
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,11 +18,10 @@ from ...core.errors import DataError
 from ...core.space import Space
 from ..packed import statistics
 from .base import Codec, Locator
+from .date_format import find_format, parse_times
 from .scalar import EXACT, blank, refuse
 from .time_index import DAY, TimeIndex
 
-LOOKS = re.compile(r"\d{4}-\d{2}|\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d{1,2}:\d{2}(:\d{2})?)?")
-"""Pattern of cells that may be dates; pandas finds the order of day, month and year."""
 LIMITS = np.array(["1000-01-01", "9999-12-01"], "datetime64[s]")
 """Samples outside these years are clipped to them."""
 
@@ -38,7 +37,7 @@ class Date(Codec):
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         seen = np.array([not blank(value) for value in values], bool)
-        times = parsed(
+        times = parse_times(
             np.array(
                 [value if there else None for value, there in zip(values, seen, strict=True)],
                 object,
@@ -76,42 +75,59 @@ class Date(Codec):
 
 def fit(values: np.ndarray, dtype: str) -> Date | None:
     """The codec for the distinct cells of a column; None if they are not dates."""
-    if not all(isinstance(value, str) and LOOKS.fullmatch(value) for value in values):
-        return None
-    form = next(
-        (form for form in forms(values[0]) if not np.isnat(parsed(values, form)).any()), None
-    )
+    form = find_format(list(values))
     if form is None:
         return None
-    times = parsed(values, form)
+    times = parse_times(values, form)
     origin = str(times.min()).replace("T", " ")
-    if "%d" not in form:
+    if "d" not in form:
         return Date(clock=TimeIndex(origin=origin, unit="month", form=form), dtype=dtype)
+    second = 10**6 if "f" in form else 1  # of the unit that times are counted in
     since = (times - times.min()).astype(np.int64)
-    every = next(every for every in (DAY, 60, 1) if not (since % every).any())
-    whole = since.max() / every <= EXACT
+    every = next(each for each in (DAY, 60, 1, 0.001, 1e-6) if is_grid(since, each * second))
+    whole = since.max() / (every * second) <= EXACT
     clock = TimeIndex(
         origin=origin, unit="second", form=form, every=float(every if whole else DAY)
     )
     return Date(clock=clock, kind="counts" if whole else "real", dtype=dtype)
 
 
-def forms(cell: str) -> list[str]:
-    """Possible formats of a date; month before day comes first."""
-    from pandas.tseries.api import guess_datetime_format
+def align(codecs: Mapping[str, Codec], values: Mapping[str, np.ndarray]) -> dict[str, Codec]:
+    """Codecs whose dates are counted from one origin in one unit where the columns allow it, so
+    that differences are exact: days apart from times of day."""
+    dates = {
+        name: codec
+        for name, codec in codecs.items()
+        if isinstance(codec, Date) and codec.clock.unit == "second"
+    }
+    aligned = dict(codecs)
+    for days in (True, False):
+        group = {name: codec for name, codec in dates.items() if is_days(codec) == days}
+        if len(group) < 2:
+            continue
+        origin = min(codec.clock.origin for codec in group.values())
+        whole = all(codec.kind == "counts" for codec in group.values())
+        every = min(codec.clock.every for codec in group.values()) if whole else float(DAY)
+        clocks = {
+            name: replace(codec.clock, origin=origin, every=every) for name, codec in group.items()
+        }
+        if whole and any(last_tick(clocks[name], values[name]) > EXACT for name in group):
+            continue
+        kind: Literal["counts", "real"] = "counts" if whole else "real"
+        aligned |= {
+            name: replace(codec, clock=clocks[name], kind=kind) for name, codec in group.items()
+        }
+    return aligned
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whether the day comes first is what is being tested
-        found = [guess_datetime_format(cell, dayfirst=first) for first in (False, True)]
-    return [form for form in found if form and "%Y" in form]
+
+def is_days(codec: Date) -> bool:
+    return codec.kind == "counts" and codec.clock.every == DAY
 
 
-def parsed(cells: np.ndarray, form: str) -> Any:
-    """Times (N,), missing for cells of another format."""
-    import pandas as pd
+def last_tick(clock: TimeIndex, cells: np.ndarray) -> float:
+    times = parse_times(np.array([cell for cell in cells if not blank(cell)], object), clock.form)
+    return float(clock.ticks(times.max()))
 
-    return (
-        pd.DatetimeIndex(pd.to_datetime(cells, format=form, errors="coerce"))
-        .to_numpy()
-        .astype("datetime64[s]")
-    )
+
+def is_grid(since: np.ndarray, step: float) -> bool:
+    return step >= 1 and not (since % round(step)).any()

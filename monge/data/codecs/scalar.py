@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.errors import DataError
+from ...core.errors import DataError, UsageError, shown
 from ...core.space import Space
 from ..packed import statistics
 from .base import Codec, Locator
@@ -44,6 +44,11 @@ class Number(Codec):
     decimals: int | None = None
     """Decimals that the numbers have at most, to which samples are rounded; None for no limit."""
     lenient: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if numpy_dtype(self.dtype).kind not in "iuf":
+            raise UsageError(f"expected a type of numbers, found dtype={shown(self.dtype)}")
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         found = finite(numbers(values, at, self.lenient), at)
@@ -115,6 +120,15 @@ class Categorical(Codec):
     """The names as text; the code of a name is its place."""
     category: Literal["", "unordered", "ordered"] = ""
     """Whether they were a pandas categorical."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            _ = self.typed
+        except (ValueError, TypeError, OverflowError):
+            raise UsageError(
+                f"expected names of dtype={shown(self.dtype)}, found {shown(self.names)}"
+            ) from None
 
     @classmethod
     def fit(cls, values: np.ndarray, dtype: str, blank: bool = False) -> Categorical:

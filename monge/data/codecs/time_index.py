@@ -6,7 +6,6 @@ or plain numbers. Times off this grid are irregular.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +17,9 @@ from ...core.errors import DataError
 from ...core.space import Space
 from ..packed import statistics
 from .base import Codec, Locator
+from .date_format import find_format, parse_times, write_times
 
 DAY = 86_400
-ISO_TIME = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?)?\S*")
-FORMS = {7: "%Y-%m", 10: "%Y-%m-%d", 16: "%Y-%m-%d %H:%M"}
-"""The format of a time, by its number of characters."""
 Times = Any
 """Arrays of datetime64[s], or of float64 if times are numbers."""
 
@@ -53,17 +50,23 @@ class TimeIndex(Codec):
     @property
     def step(self) -> str:
         """The time between two ticks, as text."""
-        return f"{self.every:g}" if self.unit == "number" else f"{self.every:g} {self.unit}s"
+        if self.unit == "number":
+            return f"{self.every:g}"
+        noun = "working day" if self.unit == "business" else self.unit
+        return f"{self.every:g} {noun}{'s' * (self.every != 1)}"
 
     @property
     def start(self) -> Times:
         """The origin as a time."""
         if self.unit == "number":
             return np.float64(self.origin)
-        return np.datetime64(self.origin.replace(" ", "T"), "s")
+        unit: Literal["us", "s"] = "us" if "f" in self.form else "s"
+        return np.datetime64(self.origin.replace(" ", "T"), unit)
 
     def times(self, ticks: np.ndarray) -> Times:
         """Ticks as times."""
+        if self.unit == "second" and "f" in self.form:
+            return self.start + np.rint(ticks * self.every * 1e6).astype("timedelta64[us]")
         steps = np.rint(ticks * self.every).astype(np.int64)
         match self.unit:
             case "second":
@@ -84,7 +87,9 @@ class TimeIndex(Codec):
         """Times as ticks; those off the grid have a fraction."""
         match self.unit:
             case "second":
-                return (times - self.start).astype(np.float64) / self.every
+                if "f" in self.form:
+                    return (times - self.start) / np.timedelta64(1, "us") / (self.every * 1e6)
+                return (times - self.start) / np.timedelta64(1, "s") / self.every
             case "business":
                 first, later = (each.astype("datetime64[D]") for each in (self.start, times))
                 return np.busday_count(first, later) / self.every
@@ -101,9 +106,7 @@ class TimeIndex(Codec):
         times = self.times(ticks)
         if self.unit == "number":
             return times
-        import pandas as pd
-
-        return pd.DatetimeIndex(times).strftime(self.form).to_numpy(object)
+        return write_times(times, self.form)
 
     @property
     def season(self) -> int:
@@ -140,34 +143,31 @@ def day_of(time: Times) -> int:
 
 
 def is_dates(cells: np.ndarray) -> bool:
-    """Whether a column of text holds ISO times, most of them different."""
-    if not all(isinstance(cell, str) and ISO_TIME.fullmatch(cell.strip()) for cell in cells):
-        return False
-    return 2 * len(set(cells)) > len(cells)
+    """Whether a column of text holds times, most of them different."""
+    different = set(cells)
+    return 2 * len(different) > len(cells) and find_format(list(dict.fromkeys(cells))) is not None
 
 
 def read(cells: np.ndarray, name: str) -> tuple[Times, str]:
     """A column of times, and their format."""
     if cells.dtype.kind in "iuf":
         return cells.astype(np.float64), ""
-    import pandas as pd
-
-    for options in ({"format": "ISO8601"}, {}, {"dayfirst": True}):
-        try:
-            found = pd.DatetimeIndex(pd.to_datetime(cells, utc=True, **options))
-        except (ValueError, TypeError):
-            continue
-        if found.isna().any():
-            raise DataError(
-                f"column {name!r}, row {int(np.argmax(found.isna())) + 1}: the time "
-                "is missing; fix the cell or leave the row out"
-            )
-        form = FORMS.get(len(str(cells[0])), "%Y-%m-%d %H:%M:%S")
-        return found.tz_localize(None).to_numpy().astype("datetime64[s]"), form
-    raise DataError(
-        f"column {name!r} holds {cells[0]!r}, which is not a known format of time; "
-        "write times as 2016-07-01 00:00:00, or name another column with data.time"
-    )
+    empty = np.array([cell is None for cell in cells])
+    if empty.any():
+        raise DataError(
+            f"column {name!r}, row {int(np.argmax(empty)) + 1}: the time is missing "
+            f"({int(empty.sum())} of {len(cells)} are); fill in the cells or leave the rows out, "
+            "or set data.time=none if the rows are not a series",
+            "time=none",
+        )
+    form = find_format(list(dict.fromkeys(cells)))
+    if form is None:
+        raise DataError(
+            f"expected dates of one format in column {name!r}, found {cells[0]!r}; write them all "
+            "as 2016-07-01 00:00:00, or name another column with data.time",
+            "time=none",
+        )
+    return parse_times(cells, form), form
 
 
 def fit(times: Times, form: str) -> TimeIndex:
@@ -175,7 +175,11 @@ def fit(times: Times, form: str) -> TimeIndex:
     gaps = np.diff(times)
     gaps = gaps[gaps > gaps.dtype.type(0)]
     if not len(gaps):
-        raise DataError("a series needs two times that differ; give more steps")
+        raise DataError(
+            "expected two times that differ in a series, found one; give more steps, or set "
+            "data.time=none if the rows are not a series",
+            "time=none",
+        )
     found, count = np.unique(gaps, return_counts=True)
     usual = found[count.argmax()].astype(np.float64)
     if times.dtype.kind == "f":

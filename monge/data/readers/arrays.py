@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 from ...core.errors import DataError
-from .. import content
 from ..codecs import scalar
 from ..codecs.array import Array
 from ..codecs.base import Codec, Locator
 from ..codecs.scalar import EXACT, Binary, Categorical, Number, exact_enough, is_large, listed
 from ..codecs.sequence import Steps, is_uneven, uneven
-from .base import RawData, RowLocations, join
-from .tables import from_frame, is_frame, is_names
+from ..frames import is_frame
+from .base import RawData, RowLocations, check_file, join
+from .tables import from_frame, is_names
 
 CHANNELS = (1, 3, 4)
 TARGETS = ("y", "label", "labels", "target", "targets")
@@ -123,7 +123,7 @@ def numpy_of(values: Any) -> np.ndarray:
 
 def read_file(path: Path) -> RawData:
     """A .npy file is one array; a .npz file is named arrays, or x_train, y_test and the like."""
-    content.check(path)
+    check_file(path)
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)

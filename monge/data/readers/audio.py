@@ -22,12 +22,11 @@ import numpy as np
 import torch
 
 from ...core.errors import DataError
-from .. import content
 from ..codecs.scalar import listed
 from ..codecs.sequence import lengths, pack
 from ..codecs.sound import Sound, amplitude, quantise
 from ..options import Options
-from .base import RawData, ReadFormat, RowLocations
+from .base import RawData, ReadFormat, RowLocations, check_file
 from .path_labels import classes, name_parts, tagged
 from .wav import Bits, Clip, load
 
@@ -50,7 +49,7 @@ def read(
     """One row per file of each folder, converted to one format."""
     paths = [path for shelf in shelves.values() for path in shelf]
     for path in paths:
-        content.check(path)
+        check_file(path)
     clips = [conformed(load(path), form) for path in paths]
     agree(paths, [clip.rate for clip in clips], "Hz", f"write {name}+resample8000")
     agree(paths, [clip.channels for clip in clips], "channels", f"write {name}+mono")

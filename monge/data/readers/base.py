@@ -1,15 +1,27 @@
-"""The output of a reader: named values, not yet encoded, and the location of each row."""
+"""What readers share: files opened safely, and the output of every reader.
+
+That output is named values, not yet encoded, and the location of each row. Anything but a plain
+file is refused, and what does not fit into memory: a small compressed file may unpack to
+terabytes, so its unpacked size is found first, from the list in a zip archive, or by counting the
+bytes of a .gz without storing them. The limit is a quarter of the memory available at that time.
+"""
 
 from __future__ import annotations
 
+import gzip
+import stat
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ...core.errors import DataError
+from ...core.memory import available, gigabytes
 from ..codecs.base import Codec, Locator
 from ..codecs.scalar import listed
 
@@ -84,6 +96,7 @@ class RawData:
     notes: tuple[str, ...] = ()
     numbered: bool = False  # whether `split` is one of several in the data
     row_keys: Mapping[str, np.ndarray] = field(default_factory=dict)  # columns of keys
+    refused: np.ndarray | None = None  # (N,): rows with a name that the model of a run cannot have
     carved: bool = False  # whether the reader made `split`, as tokens or blocks depend on it
 
     def __len__(self) -> int:
@@ -143,3 +156,97 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
             "different splits; make them equal; resize images with +resize64"
         )
     return np.concatenate(pieces)
+
+
+COPIES = 4
+"""Copies of the unpacked content that reading needs at least."""
+ALWAYS_FITS = 1 << 26
+"""Bytes that always fit into memory."""
+MAX_RATIO = 1032
+"""The largest compression ratio of deflate."""
+PIECE = 1 << 20
+"""Bytes unpacked at once when counting."""
+ARCHIVES = (".npy", ".npz")
+"""Suffixes of files that numpy may read as zip archives."""
+NOT_FILES = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_kind(path: Path) -> None:
+    """Refuse anything but regular files and folders: reading a pipe or device may never end."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        what = "a broken link" if path.is_symlink() else f"none ({error.strerror})"
+        raise DataError(
+            f"expected a file or a folder at {path}, found {what}; remove or replace it"
+        ) from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        found = NOT_FILES.get(stat.S_IFMT(mode), "something else")
+        raise DataError(
+            f"expected a file or a folder at {path}, found {found}; copy its content to a file"
+        )
+
+
+def check_file(path: Path) -> None:
+    """Refuse anything but plain files, and content that does not fit into memory."""
+    check_kind(path)
+    size, packed = path.stat().st_size, is_gz(path) or path.suffix.lower() in ARCHIVES
+    if not packed and size <= ALWAYS_FITS:
+        return
+    free = available()
+    if not is_gz(path) or size * MAX_RATIO > free // COPIES:
+        whole = unpacked_size(path, free // COPIES) if packed else 0
+        check_size(str(path), max(size, whole), free, whole > size)
+
+
+def check_size(what: str, size: int, free: int, packed: bool = True) -> None:
+    """Raise a DataError if `size` bytes do not fit into the `free` ones."""
+    most = free // COPIES if packed else free
+    if size > most:
+        part = f"a quarter of the {gigabytes(free)}" if packed else f"the {gigabytes(free)}"
+        raise DataError(
+            f"{what} {'unpacks to' if packed else 'has'} more than {gigabytes(most)}, "
+            f"{part} of memory available; give a smaller part of the data, or more "
+            "memory"
+        )
+
+
+def unpacked_size(path: Path, most: int) -> int:
+    """Unpacked size of a file in bytes; counting stops above `most`."""
+    try:
+        if not is_gz(path):
+            return (
+                sum(entry.file_size for entry in zipfile.ZipFile(path).infolist())
+                if zipfile.is_zipfile(path)
+                else 0
+            )
+        size = 0
+        with gzip.open(path) as file:
+            while size <= most and (piece := file.read(PIECE)):
+                size += len(piece)
+        return size
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be unpacked ({error}); download it again") from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file, unpacked if its name ends in .gz."""
+    check_file(path)
+    content = path.read_bytes()
+    return gzip.decompress(content) if is_gz(path) else content
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """The first bytes of a file, unpacked if its name ends in .gz."""
+    check_kind(path)
+    with gzip.open(path) if is_gz(path) else path.open("rb") as file:
+        return file.read(count)
+
+
+def is_gz(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"

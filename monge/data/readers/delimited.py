@@ -41,13 +41,13 @@ BLANKS = re.compile(rb'((?:^|(?<=[ \t]))"[^"\n]*")|[ \t\v\f]+', re.M)
 SNIFFED = 50
 """Lines that decide what separates cells, and whether the first of them is names."""
 NEWLINE, QUOTE, SPACE = b'\n" '
-BLOCK, LARGEST, SHARE = 2**18, 2**21, 10
-"""Bytes that are read at a time: at first, at most, and 1/SHARE of what was read before. Parsing
-takes several times the memory of its text."""
+BLOCK, LARGEST, SHARE = 2**19, 2**21, 5
+"""Bytes that are read at a time after the opening: at first, at most, and 1/SHARE of what was read
+before. Parsing takes several times the memory of its text."""
 PER_COLUMN = 2**12
 """Bytes that are read at a time for each column at least; every column of a block costs time."""
 OPENING = 2**16
-"""Bytes in which the separator and the header are looked for first."""
+"""Bytes that are read first: in which the separator and the names are looked for."""
 PLAIN = {"Int64": "int64", "UInt64": "uint64", "Float64": "float64", "boolean": "bool"}
 """What holds numbers none of which is missing."""
 FILLERS = {"int64": 0, "uint64": 0, "float64": np.nan, "bool": False}
@@ -289,6 +289,8 @@ def find_blocks(path: Path, layout: Layout) -> Iterator[Block]:
 
 
 def block_size(taken: int, width: int) -> int:
+    if not taken:
+        return OPENING  # rows beside the names are found one by one, which takes longer
     return max(min(max(BLOCK, taken // SHARE), LARGEST), PER_COLUMN * width)
 
 
@@ -489,8 +491,9 @@ def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
 
 
 def listed(lines: Sequence[range | np.ndarray]) -> np.ndarray:
-    """The lines of all blocks (N,); ranges of them take no memory before."""
-    found, stop = np.empty(sum(map(len, lines)), np.int64), 0
+    """The lines of all blocks (N,), in few bytes; ranges of them take no memory before."""
+    kind = np.int32 if lines[-1][-1] <= np.iinfo(np.int32).max else np.int64
+    found, stop = np.empty(sum(map(len, lines)), kind), 0
     for some in lines:
         start, stop = stop, stop + len(some)
         found[start:stop] = np.arange(some.start, some.stop) if isinstance(some, range) else some

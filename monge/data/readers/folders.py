@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import DataError, UsageError
-from .. import content
 from ..codecs.scalar import listed
 from ..options import Options
 from . import audio, images, paired_images, parallel_text, tables, text
-from .base import SPLITS, RawData, ReadFormat, join
+from .base import SPLITS, RawData, ReadFormat, check_file, check_kind, join
 
 DOCUMENTS = ("readme", "license", "licence")
 """Files that describe data."""
@@ -34,7 +33,7 @@ def files_of(folder: Path) -> list[Path]:
             f"{folder} cannot be read ({error.strerror}); check its permissions"
         ) from error
     for path in files:
-        content.check_kind(path)
+        check_kind(path)
     return files
 
 
@@ -228,7 +227,7 @@ def find(folder: Path, part: str, number: int) -> Path:
 
 def numbers(path: Path, limit: int) -> np.ndarray:
     """Indices from 0 to `limit` - 1, one per line."""
-    content.check(path)
+    check_file(path)
     try:
         found = np.loadtxt(path, ndmin=1)
     except (OSError, ValueError) as error:

@@ -22,12 +22,11 @@ import numpy as np
 import torch
 
 from ...core.errors import DataError
-from .. import content
 from ..codecs.array import Array
 from ..codecs.scalar import listed
 from ..options import Options
 from ..transforms.ops import resize
-from . import delimited
+from . import base, delimited
 from .arrays import from_arrays
 from .base import RawData
 from .path_labels import classes
@@ -113,13 +112,13 @@ def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.nda
     """Load all images, checking that they fit into memory."""
     from PIL import Image
 
-    free, size, found = content.available(), 0, []
+    free, size, found = base.available(), 0, []
     with warnings.catch_warnings():  # images that Pillow warns about are refused below
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for path in paths:
             found.append(load(path, side))
             size += found[-1].nbytes
-            content.check_size(f"the images of {root}", size, free)
+            base.check_size(f"the images of {root}", size, free)
     return found
 
 
@@ -127,7 +126,7 @@ def load(path: Path, side: int | None) -> np.ndarray:
     """One image (H, W, 1 or 3), rotated by its EXIF orientation."""
     from PIL import Image, ImageOps
 
-    content.check_kind(path)
+    base.check_kind(path)
     try:
         with Image.open(path, formats=FORMATS) as file:
             check_plain(file, path)
@@ -210,7 +209,7 @@ def read_idx(paths: Sequence[Path], name: str) -> RawData:
 def idx_array(path: Path) -> np.ndarray:
     """Read the idx format: two zero bytes, a type, the number of axes, their lengths, values."""
     try:
-        body = content.read(path)
+        body = base.read_bytes(path)
         zero, kind, axes = struct.unpack_from(">HBB", body)
         shape = struct.unpack_from(f">{axes}I", body, 4)
         if zero or kind not in IDX:

@@ -64,6 +64,10 @@ def find(files: Sequence[Path]) -> dict[str, tuple[Path, Path]]:
     return {stem: (own[languages[0]], own[languages[1]]) for stem, own in stems.items()}
 
 
+TABLES = {".csv", ".parquet", ".feather"}
+"""Endings of files that hold tables, not sentences."""
+
+
 def read_pair(files: FilePair, options: Options, form: ReadFormat) -> RawData:
     name = files.source.name.partition(".")[0]
     return read({name: files}, {name: None}, name, options, form)
@@ -82,6 +86,12 @@ def read(
     texts: dict[str, list[str]] = {names[0]: [], names[1]: []}
     places, split = [], []
     for stem, pair in files.items():
+        if all(path.suffix in TABLES for path in pair):
+            raise DataError(
+                f"expected two files of sentences, found the tables {pair[0].name} and "
+                f"{pair[1].name}; join tables that refer to one another into one, as with "
+                "pandas.merge(a, b, on='id')"
+            )
         source, target = (lines_of(path) for path in pair)
         if len(source) != len(target):
             raise DataError(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...core.errors import DataError, UsageError, nearest
 from ..codecs import time_index
 from ..codecs.base import Codec
+from ..codecs.date_format import FEW, is_date
 from ..codecs.scalar import finite, listed
 from ..codecs.sequence import is_uneven
 from ..codecs.sound import Sound, amplitude
@@ -40,7 +41,10 @@ def is_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
         return any(isinstance(field.codec, Window) for field in schema.fields)
     if options.time == NONE:
         return False
-    if any(getattr(options, name) != getattr(Options, name) for name in SETTINGS):
+    named = [name for name in SETTINGS if getattr(options, name) != getattr(Options, name)]
+    if named == ["time"] and raw.table and options.time in raw.values:
+        return text_beside(raw, options.time) is None
+    if named:
         return True
     return raw.table and raw.split is None and found(raw) is not None and not singly(raw, options)
 
@@ -48,21 +52,22 @@ def is_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
 def singly(raw: RawData, options: Options) -> str:
     """Why the rows of a table with a column of times are not a series; empty if they are."""
     name = found(raw) if raw.table else None
-    if name is None or raw.split is not None or options.time == NONE:
+    if name is None or raw.split is not None or options.time:
         return ""
-    text = next(
-        (
-            other
-            for other, column in raw.values.items()
-            if other != name and not is_numbers(column)
-        ),
-        None,
-    )
+    text = text_beside(raw, name)
+    if text is not None and is_dates(raw.values[text]):
+        return f"{text!r} holds dates as {name!r} does"
     if text is not None:
         return f"{text!r} beside the dates of {name!r} is text"
     times, _ = time_index.read(tables.cells(raw.values[name], raw.at(name)), name)
     falls = options.gaps == Options.gaps and bool((np.diff(times) < np.timedelta64(0)).any())
     return f"the dates of {name!r} are not in order" if falls else ""
+
+
+def text_beside(raw: RawData, time: str) -> str | None:
+    """The first column besides that of times which is not numbers."""
+    others = (name for name, column in raw.values.items() if not is_numbers(column))
+    return next((name for name in others if name != time), None)
 
 
 def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
@@ -74,12 +79,18 @@ def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
             notes=(
                 *raw.notes,
                 f"rows are read as independent, as {why}; "
-                f"set data.time={found(raw)} to read them as a series",
+                f"set data.time={found(raw)} to "
+                + ("split them by time" if why.endswith("text") else "read them as a series"),
             ),
         )
         if why
         else raw
     )
+
+
+def is_dates(column: Any) -> bool:
+    cells = column.dropna()
+    return len(cells) > 0 and all(map(is_date, cells.iloc[:FEW]))
 
 
 def is_numbers(column: Any) -> bool:
@@ -193,7 +204,9 @@ def numbers(raw: RawData, name: str) -> NDArray[np.float64]:
     if len(strange):
         raise DataError(
             f"{raw.at(name)(int(strange[0]))}: {cells[strange[0]]!r} is text, but a "
-            f"channel of a series must be numbers; drop it with data.drop={name}"
+            f"channel of a series must be numbers; drop it with data.drop={name}, or set "
+            "data.time=none if the rows are not a series",
+            "time=none",
         )
     return read
 
@@ -386,7 +399,9 @@ def divided(
         raise DataError(
             f"{series.name} has {max(series.lengths)} steps, too few for windows of lookback "
             f"{cut.lookback} and horizon {cut.horizon} in training, validation and test; shorten "
-            "data.lookback or data.horizon, or give more steps"
+            "data.lookback or data.horizon, give more steps, or set data.time=none if the rows "
+            "are not a series",
+            "time=none",
         )
     return np.concatenate(starts), found
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
+from ..codecs.scalar import listed
 from ..codecs.time_index import TimeIndex, Times, fit
 from ..options import Options
 
@@ -40,18 +41,22 @@ def regular(
     if len(off):
         raise DataError(
             f"{name}: {spell(times[off[0]])} is not on the grid of {clock.step} that "
-            "most times follow; resample the series to equal steps, or set "
-            "data.time=none if the rows are not a series"
+            f"most times follow, and {len(off)} of {len(times)} are not; resample the series to "
+            "equal steps, or set data.time=none if the rows are not a series",
+            "time=none",
         )
     place = np.rint(ticks).astype(np.int64)
-    wide = np.flatnonzero(np.diff(place) > 1)
+    jumps = np.diff(place) - 1
+    wide = np.flatnonzero(jumps > 0)
     if len(wide) and not fills:
         here = wide[0]
         raise DataError(
-            f"{name} has a gap: {int(place[here + 1] - place[here] - 1)} steps are "
+            f"{name} has {counted(len(wide), 'gap')}: {counted(int(jumps[here]), 'step')} "
             f"missing after {spell(times[here])}"
-            + (f", and there are {len(wide)} such gaps" if len(wide) > 1 else "")
-            + f"; {REMEDY}"
+            + (f", {int(jumps[wide].sum())} in all" if len(wide) > 1 else "")
+            + (", perhaps holidays of a series of working days" * (clock.unit == "business"))
+            + f"; {REMEDY}",
+            "gaps=fill",
         )
     full = np.full((int(place[-1]) + 1, values.shape[1]), np.nan)
     full[place] = values
@@ -70,8 +75,9 @@ def ordered(
     if (gaps < zero).any() and not fills:
         row = int(np.argmax(gaps < zero)) + 1
         raise DataError(
-            f"{name}: {spell(times[row])} comes after {spell(times[row - 1])}, which "
-            f"is later; {REMEDY}"
+            f"{name}: {spell(times[row])} comes after {spell(times[row - 1])}, which is later "
+            f"({counted(int((gaps < zero).sum()), 'row')} out of order); {REMEDY}",
+            "gaps=fill",
         )
     if (gaps < zero).any():
         order = np.argsort(times, kind="stable")
@@ -82,7 +88,8 @@ def ordered(
         raise DataError(
             f"{name}: {spell(times[same[0]])} occurs twice"
             + (f", and {len(same)} times do" if len(same) > 1 else "")
-            + f"; {REMEDY}"
+            + f"; {REMEDY}",
+            "gaps=fill",
         )
     if len(same):
         last = np.append(gaps != zero, True)
@@ -99,21 +106,30 @@ def whole(
     if not holes.any():
         return values, ()
     row, column = (int(place) for place in np.argwhere(holes)[0])
+    empty = [name for place, name in enumerate(names) if holes[:, place].any()]
     when = clock.written(np.array([float(row)]))[0]
     if not fills:
         raise DataError(
-            f"column {names[column]!r} has no value at {when}, and {int(holes.sum())} "
-            f"cells are empty; {REMEDY}"
+            f"column {names[column]!r} has no value at {when}, and "
+            f"{counted(int(holes.sum()), 'cell')} of {listed(empty)} empty; {REMEDY}",
+            "gaps=fill",
         )
     steps, filled = np.arange(len(values)), values.copy()
     for place in np.flatnonzero(holes.any(0)):
         seen = ~holes[:, place]
         if not seen.any():
             raise DataError(
-                f"column {names[place]!r} has no values; drop it with data.drop={names[place]}"
+                f"column {names[place]!r} has no values; drop it with data.drop={names[place]}",
+                f"drop={names[place]}",
             )
         filled[:, place] = np.interp(steps, steps[seen], values[seen, place])
     return filled, (f"{int(holes.sum())} empty cells were interpolated",)
+
+
+def counted(count: int, noun: str) -> str:
+    """One gap, two gaps; steps, cells and rows with their verb."""
+    verb = "" if noun == "gap" else " is" if count == 1 else " are"
+    return f"{count} {noun}{'s' * (count != 1)}{verb}"
 
 
 def spell(time: Any) -> str:

@@ -8,16 +8,16 @@ repeat.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date as date_type
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.errors import DataError, UsageError, nearest
+from ...core.errors import DataError, UsageError, nearest, shown
 from ..codecs import date, scalar
 from ..codecs.base import Codec, Locator
 from ..codecs.scalar import (
@@ -35,10 +35,10 @@ from ..codecs.scalar import (
     listed,
     spelled,
 )
-from ..content import check as check_content
+from ..frames import is_frame
 from ..options import Options
 from . import delimited
-from .base import RawData, RowLocations
+from .base import RawData, RowLocations, check_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ NULLABLE = {"bool": "boolean"} | {
 }
 """The pandas types that can hold missing cells."""
 MOMENT = "%Y-%m-%d %H:%M:%S"
-"""Format of the times of a frame as text."""
+"""Format of the times of a frame as text; times with a zone are written in UTC."""
 YES = ("true", "yes", "y", "t", "on")
 WRAPS = 2**63
 """Whole numbers from this on are categories, as they exceed int64."""
@@ -62,16 +62,17 @@ MOSTLY = 0.9
 
 
 class Unfit(DataError):
-    """A column that cannot be read: `why`, which is listed with those of other columns, and the
-    setting that avoids it."""
+    """A column that cannot be read: `why`, which is listed with those of other columns."""
 
     def __init__(self, sentence: str, why: str, setting: str) -> None:
-        super().__init__(sentence)
-        self.why, self.setting = why, setting
+        super().__init__(sentence, setting)
+        self.why = why
 
     @classmethod
     def drop(cls, name: str, why: str, more: str = "") -> Unfit:
-        return cls(f"column {name!r} {why}; drop it with data.drop={name}{more}", why, "drop")
+        return cls(
+            f"column {name!r} {why}; drop it with data.drop={name}{more}", why, f"drop={name}"
+        )
 
 
 def together(wrong: Mapping[str, Unfit]) -> DataError:
@@ -79,47 +80,16 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
     if len(wrong) == 1:
         return next(iter(wrong.values()))
     reasons = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
-    spare = [name for name, error in wrong.items() if error.setting == "drop"]
-    remedies = ([f"drop them with data.drop={','.join(spare)}"] if spare else []) + (
-        ["read text among numbers as missing with data.text=missing"]
-        if len(spare) < len(wrong)
-        else []
-    )
+    spare = [name for name, error in wrong.items() if error.settings == (f"drop={name}",)]
+    drop = [f"drop={','.join(spare)}"] if spare else []
+    text = ["text=missing"] if len(spare) < len(wrong) else []
+    remedies = [f"drop them with data.{setting}" for setting in drop]
+    remedies += [f"read text among numbers as missing with data.{setting}" for setting in text]
     return DataError(
-        f"{len(wrong)} columns cannot be read as they are: {reasons}; {' and '.join(remedies)}"
+        f"{len(wrong)} columns cannot be read as they are: {reasons}; {' and '.join(remedies)}",
+        *drop,
+        *text,
     )
-
-
-def is_frame(what: Any) -> bool:
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
-
-
-def as_pandas(data: Any) -> Any:
-    """A frame of another library (polars, Arrow, ...), alone or in an (x, y) pair, as a pandas
-    frame; anything else as it is."""
-    if isinstance(data, tuple) and len(data) == 2:
-        return (as_pandas(data[0]), as_pandas(data[1]))
-    if is_frame(data) or type(data).__module__.partition(".")[0] == "pandas":
-        return data
-    collect = getattr(data, "collect", None)
-    if callable(collect) and callable(getattr(data, "lazy", None)):
-        data = collect()  # a query that has not been run
-    convert = getattr(data, "to_pandas", None)
-    if not callable(convert):
-        return data
-    try:
-        return convert()
-    except ImportError as error:  # polars converts most types by way of Arrow
-        columns = getattr(data, "to_dict", None)
-        if columns is None:
-            raise DataError(
-                f"expected a frame that can be converted to pandas, found one that needs "
-                f"another package ({error}); install it, or convert the frame yourself"
-            ) from error
-        import pandas as pd
-
-        return pd.DataFrame(columns(as_series=False))
 
 
 def as_column(cells: np.ndarray) -> Column:
@@ -134,7 +104,7 @@ def is_frame_of_columns(what: Any) -> bool:
 
 
 def read_file(path: Path, options: Options) -> RawData:
-    check_content(path)
+    check_file(path)
     sheet = delimited.read(path, options)
     values = {str(name): column for name, column in sheet.frame.items()}
     return RawData(
@@ -173,10 +143,24 @@ def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
         raise DataError(
             f"the frame has two columns of one name among {listed(frame.columns)}; rename one"
         )
-    values = {name: frame.iloc[:, place].reset_index(drop=True) for place, name in enumerate(keys)}
+    values = {
+        name: as_moments(frame.iloc[:, place].reset_index(drop=True))
+        for place, name in enumerate(keys)
+    }
     places = RowLocations.count(len(frame))
     raw = RawData(name, values, tuple(values), places, table=True, keys=keys)
     return raw if target is None else with_target(raw, target)
+
+
+def as_moments(column: Column) -> Column:
+    """A column of date or time objects, as databases give them, as one of times."""
+    import pandas as pd
+
+    first = column.first_valid_index() if column.dtype == object else None
+    if first is None or not isinstance(column[first], date_type):
+        return column
+    found: Column = pd.to_datetime(column, errors="coerce")
+    return column if (found.isna() & column.notna()).any() else found
 
 
 def with_target(raw: RawData, target: Any) -> RawData:
@@ -238,8 +222,9 @@ def cells(column: Column, at: Locator) -> np.ndarray:
         if pd.api.types.is_integer_dtype(kind) and is_large(column.dropna().to_numpy()):
             return column.to_numpy(object, na_value=None)
         return column.to_numpy(np.float64, na_value=np.nan)
-    if pd.api.types.is_datetime64_dtype(kind):
-        return column.dt.strftime(MOMENT).to_numpy(object, na_value=None)
+    if kind.kind == "M":
+        utc = column.dt.tz_convert("UTC") if isinstance(kind, pd.DatetimeTZDtype) else column
+        return utc.dt.strftime(MOMENT).to_numpy(object, na_value=None)
     objects = column.to_numpy(object)
     for row, cell in enumerate(objects if pd.api.types.is_object_dtype(kind) else ()):
         if not isinstance(cell, Hashable):
@@ -295,7 +280,7 @@ def fit_cells(
         return Binary(values=("False", "True"), dtype="bool")
     return (
         flag(values, dtype)
-        or (date.fit(values, dtype) if str(values[0])[:1].isdigit() else None)
+        or date.fit(values, dtype)
         or fit_text(column, found, name, options, at)
     )
 
@@ -347,13 +332,13 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
             return LenientNumber(
                 kind=plain.kind if isinstance(plain, Number) else "counts", dtype="Float64"
             )
-        row = int(strange[0])
-        why = f"{found[row]!r} is text where a number belongs"
+        row, some = int(strange[0]), listed(dict.fromkeys(map(repr, found[strange])), 3)
         raise Unfit(
-            f"{at(row)}: {why}; fix the cell, or set data.text=missing to read such "
-            "cells as missing, or data.text=label to read such columns as categorical",
-            f"has {found[row]!r} where a number belongs",
-            "text",
+            f"{at(row)}: expected a number, found {found[row]!r} ({len(strange)} of "
+            f"{int(seen.sum())} cells are text: {some}); fix the cells, or set data.text=missing "
+            "to read them as missing, or data.text=label to read such columns as categorical",
+            f"has text ({some}) in {len(strange)} of {int(seen.sum())} cells where numbers belong",
+            "text=missing",
         )
     return fit_names(column, found, name, not seen.all() and options.models_empty)
 
@@ -385,11 +370,12 @@ def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Cate
             category="ordered" if kind.ordered else "unordered",
         )
     codec = Categorical.fit(found, str(column.dtype), blank)
+    is_full = not any(cell is None for cell in found)
     if len(codec.names) > max(100, len(found) / 2):
         raise Unfit.drop(
             name,
             f"has {len(codec.names)} different values in {len(found)} rows, like an identifier",
-            f", or read it as text with data.sentences={name}",
+            f", or read it as text with data.sentences={name}" if is_full else "",
         )
     return codec
 
@@ -409,4 +395,14 @@ def series(codec: Codec, values: np.ndarray) -> Column:
         return pd.Series(values, dtype=kind)
     holes = values.dtype.kind == "f" and np.isnan(values).any()
     column: Column = pd.Series(values)
-    return column.astype(NULLABLE.get(codec.dtype, codec.dtype) if holes else codec.dtype)
+    dtype = NULLABLE.get(codec.dtype, codec.dtype) if holes else codec.dtype
+    try:
+        if dtype.startswith("datetime64[") and "," in dtype:  # written in UTC
+            moments: Column = pd.to_datetime(column, utc=True)
+            return moments.astype(dtype)
+        return column.astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"expected a column of the type {shown(dtype)}, found values that are not "
+            f"({error}); fit the run again"
+        ) from error

@@ -17,13 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import DataError
-from .. import content
 from ..codecs.base import Locator
 from ..codecs.sequence import pack
 from ..codecs.tokens import Text, Unit
 from ..options import Options
 from ..splits import divide
-from .base import SPLITS, RawData, ReadFormat, RowLocations
+from .base import SPLITS, RawData, ReadFormat, RowLocations, first_bytes, read_bytes
 
 SUFFIXES = (".txt", ".text", ".md", ".txt.gz", ".text.gz")
 SHORT = 200
@@ -40,7 +39,7 @@ FIELD = "text"
 def load(path: Path) -> str:
     """The text of a file, with every line end as one character."""
     try:
-        text = content.read(path).decode("utf-8")
+        text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at "
@@ -62,7 +61,7 @@ def is_text(path: Path, options: Options) -> bool:
     if options.tokens != "auto" or options.lines != "auto":
         return True
     try:
-        start = content.start(path, SNIFFED)
+        start = first_bytes(path, SNIFFED)
     except (OSError, EOFError, zlib.error):
         return False
     lines = [line for line in start.decode("utf-8", "replace").splitlines()[:200] if line.strip()]

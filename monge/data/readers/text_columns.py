@@ -94,7 +94,11 @@ def sentences(raw: RawData, name: str) -> list[str]:
     found = [cell.strip() if isinstance(cell, str) else "" for cell in raw.values[name]]
     empty = next((row for row, cell in enumerate(found) if not cell), None)
     if empty is not None:
-        raise DataError(f"{raw.at(name)(empty)} holds no text; add text, or remove the row")
+        raise DataError(
+            f"{raw.at(name)(empty)} holds no text; add text, remove the row, or drop the column "
+            f"with data.drop={name}",
+            f"drop={name}",
+        )
     return found
 
 

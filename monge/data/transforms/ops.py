@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ...core.errors import DataError
+from ...core.memory import require_memory
 from ..codecs.array import Array
 from ..codecs.sequence import SequenceCodec, lengths
 from ..codecs.sound import MU, Sound, amplitude, compress
@@ -57,6 +58,7 @@ def resize(codec: Array, x: Tensor, side: int) -> tuple[Array, Tensor]:
     height, width = x.shape[-2:]
     if (height, width) == (side, side):
         return codec, x
+    require_memory(f"+resize{side}", float(len(x) * x.shape[1] * side**2), "choose a smaller side")
     edge = min(height, width)
     top, left = (height - edge) // 2, (width - edge) // 2
     square = x[..., top : top + edge, left : left + edge]

@@ -25,7 +25,7 @@ from ..dataset import Dataset
 from ..packed import PackedTensor
 from ..readers.base import SPLITS
 from ..readers.paired_images import SIDES
-from ..schema import Field, Schema, mark_missing, read_schema, with_missing_marks
+from ..schema import Field, Schema, mark_missing, read_selection, with_missing_marks
 from ..schema_match import adopt
 from ..splits import shuffle
 from . import parse
@@ -69,7 +69,7 @@ def make(
     if stored is None:
         schema = fit_schema(title, codecs, tensors, pictures.splits["train"])
     else:
-        run_schema, _ = read_schema(stored)
+        run_schema = read_selection(stored).schema
         tensors = {
             field.name: read_as(run_schema, field, codecs, tensors) for field in run_schema.fields
         }
@@ -178,7 +178,7 @@ def renamed_field(field: Field, name: str, rows: PackedTensor) -> Field:
 
 def schemas_of_sides(stored: Mapping[str, Any], opened: Sequence[Dataset]) -> list[dict[str, Any]]:
     """The schema that an earlier run has of each side, under the field names of that side."""
-    schema, _ = read_schema(stored)
+    schema = read_selection(stored).schema
     if {field.name for field in schema.fields} != set(SIDES):
         raise UsageError(
             f"A~B are two unpaired datasets, but the run was fitted on "

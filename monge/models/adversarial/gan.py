@@ -18,7 +18,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from .._generator import CHOSEN_KINDS, MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel, default_share_weight
 from ._base import AdversarialModel, check_rows
 from ._losses import discriminator_terms, generator_terms
 
@@ -57,9 +57,10 @@ class GAN(AdversarialModel, MLPGeneratorModel):
     def generator_loss(self, batch: Batch) -> Losses:
         """-log D(G(z)) / 2, or log(1 - D(G(z))) / 2 with game=minimax."""
         context = self.context(batch.given, len(batch))
-        fake = self.generate(self.noise(len(batch)), context)
-        logits = self.discriminate(fake, context)  # (B,)
-        return {"generator_loss": generator_terms(self.config.game, logits)}
+        z = self.noise(len(batch))
+        logits = self.discriminate(self.generate(z, context), context)  # (B,)
+        terms = {"generator_loss": generator_terms(self.config.game, logits)}
+        return terms | self.share_losses(z, context)
 
     @torch.no_grad()
     def sample(
@@ -94,7 +95,9 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         )
         if space.kind in CHOSEN_KINDS:
             net = MLP.Config(width=256, depth=3, residual=True)
-            config = cls.Config(generator=net, penalty=1.0)
+            config = cls.Config(
+                generator=net, penalty=1.0, share_weight=default_share_weight(space)
+            )
             return Defaults(config, train_config)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")

@@ -23,7 +23,7 @@ from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from .._generator import CHOSEN_KINDS, MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel, default_share_weight
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows, single_class
 from ._lipschitz import Clipping, Constraint, Penalty, gradient_norms, interpolate, lipschitz_bound
 
@@ -103,8 +103,9 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
 
     def generator_loss(self, batch: Batch) -> Losses:
         context = self.context(batch.given, len(batch))
-        fake = self.generate(self.noise(len(batch)), context)
-        return {"fake": -self.criticise_points(fake, context)}
+        z = self.noise(len(batch))
+        fake = self.generate(z, context)
+        return {"fake": -self.criticise_points(fake, context)} | self.share_losses(z, context)
 
     @torch.no_grad()
     def sample(
@@ -193,7 +194,9 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         )
         if space.kind in CHOSEN_KINDS:
             net = MLP.Config(width=256, depth=3, residual=True)
-            config = cls.Config(generator=net, critic_steps=3)
+            config = cls.Config(
+                generator=net, critic_steps=3, share_weight=default_share_weight(space)
+            )
             return Defaults(config, replace(train_config, lr=5e-4, batch_size=256))
         if space.dims <= 32:
             # In few dimensions a strict slope of 1 between modes costs modes.

@@ -14,20 +14,12 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, cast
 
 import torch
 from torch import Generator, Tensor
 
-from ...core.abilities import (
-    CanComplete,
-    CanSample,
-    CanStream,
-    Given,
-    HasConditionals,
-    HasLikelihood,
-    Likelihood,
-)
+from ...core.abilities import CanSample, CanStream, Given, HasLikelihood, Likelihood
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
@@ -35,18 +27,16 @@ from ...core.model import Model
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import EntryStepper
 from ...nn.inputs.features import Conditions, Features
-from ...prob.distributions import sample_categorical
+from ...prob.distributions import Distribution, sample_categorical
 from ...prob.heads import Head, LevelsDistribution
 from .._ordering import check_no_missing, placeholder_values
-from ._particles import ParticleRows, choose_member
+from .._particles import CompletesByParticles
 
 ROWS_PER_PASS = 1024
 """Rows sampled at a time, so that cached activations stay in the processor's cache."""
 
 
-class AutoregressiveModel(
-    Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream
-):
+class AutoregressiveModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanStream):
     """A uniform mixture of K members, each a product of conditionals in its own order.
 
     A training step takes one random member; the mean of the members' losses is an upper bound of
@@ -71,12 +61,6 @@ class AutoregressiveModel(
         """Completion where observed entries do not come first: particles per row, of all orders;
         more are more exact and slower."""
 
-    weighs_observed: ClassVar[bool] = True
-    """Whether an observed entry has a conditional of its own in the order of completion, rather
-    than being known from the start."""
-    effective: tuple[int, float, float] | None = None
-    """Of the last completion by particles: their number, and the effective sample size of the
-    median row and of the worst."""
     places: Tensor
     blank: Tensor
 
@@ -124,9 +108,7 @@ class AutoregressiveModel(
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         """Entries with fewer parameters than others are padded with zeros."""
-        outputs = self.outputs(batch, member)
-        parts = [outputs[:, own].T for own in self.head.slices]  # (P_i, B)
-        return torch.nn.utils.rnn.pad_sequence(parts).permute(2, 1, 0)
+        return self.head.padded(self.outputs(batch, member))
 
     @abc.abstractmethod
     def outputs(self, batch: Batch, member: int) -> Tensor:
@@ -149,74 +131,36 @@ class AutoregressiveModel(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
         """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty)."""
-        seen = batch.observed_mask.reshape(len(batch), -1)
-        given = broadcast_conditions(batch.given, self.space, len(batch))
-        rows = Batch(torch.where(seen, self.flat(batch.x), self.blank), given, seen)
-        weighted = self.needs_weights(seen)  # (B,)
+        chosen = cast(AutoregressiveModel.SamplingConfig, options or self.SamplingConfig())
+        rows = self.known_rows(batch)
+        weighted = self.needs_weights(rows.observed_mask)  # (B,)
         self.effective = None
         if not bool(weighted.any()):
             return self.fill(rows, options, generator)
         x = rows.x.clone()
         if not bool(weighted.all()):
             x[~weighted] = self.flat(self.fill(rows[~weighted], options, generator))
-        x[weighted] = self.fill_by_particles(rows[weighted], options, generator)
+        x[weighted] = self.fill_by_particles(
+            rows[weighted], chosen.particles, chosen.cached, generator
+        ).x
         return self.to_event(x)
 
-    def needs_weights(self, seen: Tensor) -> Tensor:
-        """The rows (B,) that no pass along the order samples exactly: an entry is observed after
-        a hidden one, or a hidden cell might be empty, which it is not."""
-        optional = torch.tensor([part.optional for part in self.space.columns or (self.space,)])
-        found = (~seen & optional.to(seen.device)).any(1)
-        for order in self.orders if self.weighs_observed else ():
-            shown = seen[:, order.argsort()]
-            found |= (shown[:, 1:] & ~shown[:, :-1]).any(1)
-        return found
+    def known_rows(self, batch: Batch) -> Batch:
+        seen = batch.observed_mask.reshape(len(batch), -1)
+        given = broadcast_conditions(batch.given, self.space, len(batch))
+        return Batch(torch.where(seen, self.flat(batch.x), self.blank), given, seen)
 
-    def fill_by_particles(
-        self, batch: Batch, options: BaseConfig | None, generator: Generator | None
-    ) -> Tensor:
-        """Flat rows (n, D) whose unobserved entries are sampled by particles."""
-        options = cast(AutoregressiveModel.SamplingConfig, options or self.SamplingConfig())
-        members = range(len(self.places))
-        count = -(-options.particles // len(members))  # of each member
-        distributions = [self.head.entry_distribution(i) for i in range(self.space.dims)]
-        read, parts = self.features.reader(), []
-        size = max(4 * ROWS_PER_PASS // count, 1)
-        with torch.inference_mode():
-            for index in torch.arange(len(batch), device=batch.x.device).split(size):
-                rows = batch[index.repeat_interleave(count)]
-                start, filled = self.member_weights(batch[index]), []
-                for k in members:
-                    noise = self.head.noise(len(rows), generator)
-                    walk = ParticleRows(
-                        rows, count, distributions, read, self.weighs_observed, noise, generator
-                    )
-                    steps = self.particle_steps(k, rows, options.cached)
-                    one = walk.walk(self.orders[k].argsort().tolist(), steps)
-                    filled.append(replace(one, log_mean=one.log_mean + start[:, k]))
-                parts.append(choose_member(filled, generator))
-        sizes = torch.cat([part.effective for part in parts])
-        self.effective = count * len(members), float(sizes.median()), float(sizes.min())
-        return torch.cat([part.x for part in parts])
+    def entry_distributions(self) -> Sequence[Distribution]:
+        return [self.head.entry_distribution(i) for i in range(self.space.dims)]
+
+    def entry_reader(self) -> Callable[[int, Tensor], Tensor]:
+        return self.features.reader()
+
+    def entry_noise(self, n: int, generator: Generator | None) -> Tensor:
+        return self.head.noise(n, generator)
 
     def particle_steps(self, member: int, rows: Batch, cached: bool) -> EntryStepper:
-        """A pass along the member's order over flat rows (n, D)."""
         return self.stepper(member, cached)(self.conditions(rows.given, len(rows)))
-
-    def member_weights(self, batch: Batch) -> Tensor:
-        """Log-weights of the members before any entry is weighed, (n, K)."""
-        return batch.x.new_zeros(len(batch), len(self.places))
-
-    @property
-    def completion(self) -> str:
-        if self.effective is None:
-            return "sampled entry by entry, which is exact"
-        count, median, worst = self.effective
-        return (
-            f"sampled by sequential importance resampling of {count} particles per row, which "
-            "tends to the model's distribution as sample.particles grows (effective sample size "
-            f"{median:.3g} in the median row, {worst:.3g} in the worst)"
-        )
 
     @torch.no_grad()
     def stream(

@@ -42,6 +42,7 @@ class RasterImageModel(AutoregressiveModel):
 
     config: Config
     completion = "sampled entry by entry, which is exact"
+    uses_particles = False
 
     def __init__(self, config: Config, space: Space) -> None:
         self.shape = colours, rows, columns = image_shape(space)

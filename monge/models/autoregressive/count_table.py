@@ -33,7 +33,7 @@ from ...core.errors import DataError
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.discretise import EntryCodes, code_count
+from ...prob.bins import EntryCodes, code_count
 from ...prob.distributions import sample_categorical
 from .._ordering import placeholder_values
 
@@ -164,14 +164,26 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     ) -> Tensor:
         """Exact for any pattern: every state that agrees with the observed entries, and in which
         no hidden entry is an empty cell, is weighted."""
-        seen, group = (
-            batch.observed_mask.reshape(len(batch), -1),
-            self.group(batch.given, len(batch)),
-        )
-        x = torch.where(seen, self.flat(batch.x), self.blank)
+        x, seen, group = self.known_rows(batch)
         chance, *inside = self.noise(len(x), generator)
         code = self.tables.fill(self.codes.encode(x)[0], group, seen, chance[:, 0])
         return self.to_event(torch.where(seen, x, self.codes.decode(code, *inside)))
+
+    @torch.no_grad()
+    def observed_log_prob(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        """Exact for any pattern, by the same sum."""
+        x, seen, group = self.known_rows(batch)
+        code, inside = self.codes.encode(x)
+        return self.tables.log_prob_seen(code, group, seen) + (inside * seen).sum(1)
+
+    def known_rows(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Flat rows with a valid value at each entry that is not observed, which are observed, and
+        the groups (B,)."""
+        seen = batch.observed_mask.reshape(len(batch), -1)
+        x = torch.where(seen, self.flat(batch.x), self.blank)
+        return x, seen, self.group(batch.given, len(batch))
 
     def noise(self, n: int, generator: Generator | None) -> Tensor:
         """Uniforms (3, n, D): one for the code of each entry, two for its position in a bin."""
@@ -279,30 +291,38 @@ class PrefixCounts(nn.Module):
 
     def fill(self, code: Tensor, group: Tensor, seen: Tensor, uniform: Tensor) -> Tensor:
         """Codes (B, D) whose entries that are not `seen` are sampled given the others."""
-        joint, code = self.joint(), code.clone()
-        for pattern in seen.unique(dim=0):
-            rows = (seen == pattern).all(1).nonzero()[:, 0]
-            sampled = self.sample_states(joint, code[rows], group[rows], ~pattern, uniform[rows])
-            code[rows] = torch.where(pattern, code[rows], sampled)
+        code, sizes = code.clone(), torch.tensor(self.sizes, device=code.device)
+        stride = torch.tensor(self.strides, device=code.device)
+        for rows, states, log_p in self.agreeing(code, group, seen):
+            chosen = sample_categorical(log_p, uniform[rows])
+            state = states.gather(1, chosen[:, None])  # (m, 1)
+            code[rows] = torch.where(seen[rows], code[rows], state // stride % sizes)
         return code
 
-    def sample_states(
-        self, joint: Tensor, code: Tensor, group: Tensor, hidden: Tensor, uniform: Tensor
-    ) -> Tensor:
-        """Codes (B, D) of sampled states that agree with `code` outside the `hidden` entries, of
-        which none is empty: the empty cell is the last code of its entry."""
-        stride = torch.tensor(self.strides, device=code.device)
-        base = (code * stride * ~hidden).sum(1) + group * math.prod(self.sizes)  # (B,)
-        ways = torch.zeros(1, dtype=torch.long, device=code.device)
-        for i in hidden.nonzero()[:, 0].tolist():
-            steps = torch.arange(self.present[i], device=code.device) * stride[i]
-            ways = (ways[:, None] + steps).flatten()
-        size = max(MAX_STATES_PER_PASS // len(ways), 1)
-        pieces = zip(base.split(size), uniform.split(size), strict=True)
-        states = torch.cat(
-            [b + ways[sample_categorical(joint[b[:, None] + ways], u)] for b, u in pieces]
-        )
-        return states[:, None] // stride % torch.tensor(self.sizes, device=code.device)
+    def log_prob_seen(self, code: Tensor, group: Tensor, seen: Tensor) -> Tensor:
+        """log P of the codes (B, D) of the entries that are `seen`, and that no other is empty."""
+        found = torch.zeros(len(code), dtype=torch.float64, device=code.device)
+        for rows, _, log_p in self.agreeing(code, group, seen):
+            found[rows] = log_p.logsumexp(1)
+        return found
+
+    def agreeing(
+        self, code: Tensor, group: Tensor, seen: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Some of the rows (m,), the states (m, S) that agree with their `seen` codes and in which
+        no other entry is empty, which is the last code of an entry, and log P of these (m, S)."""
+        joint, stride = self.joint(), torch.tensor(self.strides, device=code.device)
+        for pattern in seen.unique(dim=0):
+            rows = (seen == pattern).all(1).nonzero()[:, 0]
+            base = (code[rows] * stride * pattern).sum(1) + group[rows] * math.prod(self.sizes)
+            ways = torch.zeros(1, dtype=torch.long, device=code.device)
+            for i in (~pattern).nonzero()[:, 0].tolist():
+                steps = torch.arange(self.present[i], device=code.device) * stride[i]
+                ways = (ways[:, None] + steps).flatten()
+            size = max(MAX_STATES_PER_PASS // len(ways), 1)
+            for piece, own in zip(rows.split(size), base.split(size), strict=True):
+                states = own[:, None] + ways
+                yield piece, states, joint[states]
 
 
 def groups_of(space: Space) -> int:

@@ -229,12 +229,32 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
         return sample_categorical(weights, uniform)
 
     def member_weights(self, batch: Batch) -> Tensor:
-        """log p of the observed entries in the order of each member, (n, K)."""
-        members = range(len(self.places))
-        if len(members) == 1 or not bool(batch.observed_mask.any()):
+        """log p of the observed entries, which only matters where there are several orders."""
+        if len(self.places) == 1 or not bool(batch.observed_mask.any()):
             return super().member_weights(batch)
+        return self.known_log_prob(batch)
+
+    def known_log_prob(self, batch: Batch) -> Tensor:
+        """log p of the observed entries of flat rows in the order of each member, (n, K)."""
+        members = range(len(self.places))
         log_ps = [self.head.log_prob(self.outputs(batch, k), batch.x) for k in members]
         return torch.stack([log_p.where(batch.observed_mask, 0.0).sum(1) for log_p in log_ps], 1)
+
+    def observed_log_prob(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        rows = self.known_rows(batch)
+        known = self.known_log_prob(rows).double()
+        known = known.logsumexp(1) - math.log(len(self.places))
+        weighted = self.needs_weights(rows.observed_mask)
+        chosen = cast(DeepNADE.SamplingConfig, options or self.SamplingConfig())
+        if bool(weighted.any()):
+            filled = self.fill_by_particles(
+                rows[weighted], chosen.particles, chosen.cached, generator
+            )
+            alone = len(self.places) == 1  # else the weights of the members are part of it
+            known[weighted] = filled.log_mean + (known[weighted] if alone else 0.0)
+        return known
 
     def particle_steps(self, member: int, rows: Batch, cached: bool) -> EntryStepper:
         known = ObservedRows(

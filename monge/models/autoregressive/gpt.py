@@ -1,4 +1,4 @@
-"""GPT: causal transformer over text, pixels, levels, bits or reals, exact likelihood
+"""GPT: causal transformer over text, pixels, levels, bits, reals or columns, exact likelihood
 
 Every step of a sequence attends to those before it (Vaswani et al. 2017; Radford et al. 2018), so
 that all conditionals come from one pass. Sampling caches the keys and values of each step, or with
@@ -21,6 +21,7 @@ from ...core.train_config import TrainConfig
 from ...nn.attention.position import Positions
 from ...nn.attention.transformer import CausalTransformer
 from ...nn.stepwise import ContextAdded
+from .._ordering import TABLE_KINDS
 from .._sequence import SequenceModel
 from .._sequence_sampling import row_groups, unobserved_rows
 
@@ -38,6 +39,7 @@ class GPT(SequenceModel):
     r"""$p(x | c) = \prod_t p(x_t | x_{<t}, c)$, the parameters of each conditional from a stack of
     causal blocks that reads the embeddings of $x_{t-1}$, of t and of c."""
 
+    events = {"real", "binary", "levels", "label", "counts", "columns", "tokens"}
     family_priority = 1
 
     class Config(SequenceModel.Config):
@@ -51,10 +53,9 @@ class GPT(SequenceModel):
         super().__init__(config, space, config.net.width)
         if config.net.positions in ("learned", "sinusoidal") and self.cycle == space.dims:
             self.place = None  # the stack has its own positions
-        stack = config.net.build(self.width, self.head.width, max(space.dims, 1))
-        torch.nn.init.zeros_(
-            stack.leave.weight
-        )  # start at the marginal distribution of each place
+        stack = config.net.build(self.width, self.step_head.outputs, max(space.dims, 1))
+        if not self.layout.is_table:  # start at the marginal distribution of each place
+            torch.nn.init.zeros_(stack.leave.weight)
         self.net: Any = ContextAdded(stack, self.context.width)
 
     def loss(self, batch: Batch) -> Losses:
@@ -110,7 +111,7 @@ class GPT(SequenceModel):
             optimiser="adamw",
             weight_decay=0.1,
             lr=3e-3,
-            batch_size=16,
+            batch_size=64 if space.kind in TABLE_KINDS else 16,
             grad_clip=1.0,
             warmup=200,
             ema_decay=0.998,

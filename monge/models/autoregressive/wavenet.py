@@ -51,7 +51,7 @@ class WaveNet(SequenceModel):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.net.width)
-        self.net = config.net.build(self.head.width, self.context.width)
+        self.net = config.net.build(self.step_head.outputs, self.context.width)
         self.window = config.window
 
     def loss(self, batch: Batch) -> Losses:

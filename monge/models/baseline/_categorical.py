@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from ...core.space import Space
-from ...prob.discretise import EntryCodes, finite_log
+from ...prob.bins import EntryCodes, finite_log
 from ._base import DistributionSet, FlatRows, Statistics
 
 

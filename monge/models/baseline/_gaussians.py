@@ -7,28 +7,31 @@ covariance with rows and columns in the order (o, u),
     x_u | x_o  ~ N(mu_u + L_uo z, L_uu L_uu^T),
 
 so one factor per missing pattern serves the likelihood, the E-step and sampling, all in double
-precision and in standardised units. The prior adds `rows` pseudo-rows of uncorrelated entries with
-variance v: a covariance is (S + rows v I) / (n + rows).
+precision and in standardised units. Patterns are computed many at a time (`PatternGroup`): if
+every row has its own, one by one would be slow. The prior adds `rows` pseudo-rows of uncorrelated
+entries with variance v: a covariance is (S + rows v I) / (n + rows).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
 
 from ...core.space import Space
-from ...prob.discretise import CellStates
+from ...prob.bins import CellStates
 from ...prob.mixed_number import BoundedCoordinate
 from ._base import DistributionSet, FlatRows, Statistics, kinds_of
 from ._categorical import CategoricalTables
 
 MAX_COVARIANCE_ELEMENTS = 2**26
 """Elements of all covariances of a model."""
+MAX_GROUP_ELEMENTS = 2**21
+"""Elements of the factors of the patterns that are computed at once."""
 
 
 class GaussianSet(DistributionSet):
@@ -87,39 +90,50 @@ class FullGaussians(GaussianSet):
         return self.value(x, seen, self.blur)
 
     def value(self, x: Tensor, seen: Tensor, blur: Tensor) -> Tensor:
-        root, y = self.root.double(), self.standard(x)
+        root, y, mean = self.root.double(), self.standard(x), self.mean.double()
         value = y.new_zeros(len(y), len(root))
-        for rows, o, u in missing_patterns(seen):
-            inner = reorder(root, torch.cat([o, u]))[:, : len(o), : len(o)]
-            inverse = invert(inner)  # (K, |o|, |o|)
-            z = y[rows][:, o] @ inverse.mT - (inverse @ self.mean[:, o, None].double()).mT
-            square = z.square().sum(2) + (inverse.square() @ blur[o].double()).sum(1)[:, None]
-            size = inner.diagonal(dim1=1, dim2=2).log().sum(1)[:, None]  # (K, 1)
-            value[rows] = -(square / 2 + size).T - len(o) * math.log(2 * math.pi) / 2
+        for group in pattern_groups(seen, root.numel()):
+            factor, here = group.factor(root), group.here[:, None]
+            inverse = invert(factor)  # (P, K, D, D)
+            centre = torch.where(here, group.reorder(mean), 0)  # (P, K, D)
+            z = group.observed(y)[:, None] @ inverse.mT - (inverse @ centre[..., None]).mT
+            square = torch.where(here[..., None, :], z, 0).square().sum(3)  # (P, K, n)
+            width = torch.where(group.here, blur.double()[group.order], 0)[:, None, :, None]
+            more = torch.where(here, (inverse.square() @ width)[..., 0], 0).sum(2)
+            size = torch.where(here, factor.diagonal(dim1=2, dim2=3).log(), 0).sum(2)
+            size = size + here.sum(2).double() * math.log(2 * math.pi) / 2  # (P, K)
+            found = -((square + more[..., None]) / 2 + size[..., None])
+            value[group.rows[group.used]] = found.mT[group.used]
         return value - self.volume(seen)
 
     def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
         y, weight = self.standard(x), weight.double()
         count, dims = self.mean.shape
         first, second = y.new_zeros(count, dims), y.new_zeros(count, dims, dims)
-        for rows, o, u in missing_patterns(seen):
-            part = self.pattern_statistics(y[rows], o, u, weight[rows])
+        for group in pattern_groups(seen, self.root.numel()):
+            part = self.group_statistics(group, y, weight)
             first, second = first + part[0], second + part[1]
         return weight.sum(0), first, second
 
-    def pattern_statistics(self, y: Tensor, o: Tensor, u: Tensor, weight: Tensor) -> Statistics:
-        """Expected statistics of rows of one pattern."""
-        mean, k = self.mean.double(), len(o)
-        factor = reorder(self.root.double(), torch.cat([o, u]))
+    def group_statistics(self, group: PatternGroup, y: Tensor, weight: Tensor) -> Statistics:
+        """Expected statistics of the rows of some patterns."""
+        factor, here = group.factor(self.root.double()), group.here[:, None, :, None]
+        mean = group.reorder(self.mean.double())[:, :, None]  # (P, K, 1, D)
         # Each entry as a linear map of the observed ones: the identity, or the regression.
-        reach = y.new_zeros(len(mean), len(o) + len(u), k)  # (K, D, |o|)
-        reach[:, o, torch.arange(k, device=o.device)] = 1
-        reach[:, u] = factor[:, k:, :k] @ invert(factor[:, :k, :k])
-        full = mean[:, None] + (y[:, o] - mean[:, None, o]) @ reach.mT  # (K, n, D)
-        weighed = full * weight.T[:, :, None]
-        left_out = (reach * self.blur[o].double()) @ reach.mT
-        left_out[:, u[:, None], u] += factor[:, k:, k:] @ factor[:, k:, k:].mT
-        return weighed.sum(1), weighed.mT @ full + weight.sum(0)[:, None, None] * left_out
+        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        reach = torch.where(here.mT, factor, 0) @ torch.where(here, invert(factor), 0)
+        reach = torch.where(here, eye, reach)  # (P, K, D, D)
+        apart = torch.where(here.mT, group.observed(y)[:, None] - mean, 0)  # (P, K, n, D)
+        full = mean + apart @ reach.mT
+        own = torch.where(group.used[..., None], weight[group.rows], 0).mT  # (P, K, n)
+        weighed = full * own[..., None]
+        blur = torch.where(group.here, self.blur.double()[group.order], 0)[:, None, None]
+        free = torch.where(here | here.mT, 0, factor)
+        left_out = (reach * blur) @ reach.mT + free @ free.mT
+        second = weighed.mT @ full + own.sum(2)[..., None, None] * left_out
+        place = group.order.argsort(1)[:, None]  # back to the order of the entries
+        second = second.take_along_dim(place[..., None], 2).take_along_dim(place[:, :, None], 3)
+        return weighed.sum(2).take_along_dim(place, 2).sum(0), second.sum(0)
 
     def update(self, statistics: Statistics) -> None:
         n, first, second = statistics
@@ -135,11 +149,16 @@ class FullGaussians(GaussianSet):
         x, seen = rows.x, rows.seen
         y, mean, root = self.standard(x), self.mean.double(), self.root.double()
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device).double()
-        for k, some, o, u in group_patterns(which, seen):
-            factor = reorder(root[k : k + 1], torch.cat([o, u]))[0]
-            z = (y[some][:, o] - mean[k, o]) @ invert(factor[: len(o), : len(o)]).mT
-            noisy = torch.cat([z, noise[some][:, u]], 1)  # (n, D)
-            y[some[:, None], u] = mean[k, u] + noisy @ factor[len(o) :].mT
+        for group in pattern_groups(seen, root[0].numel(), which):
+            own, here = which[group.rows[:, 0]], group.here[:, None]
+            factor = group.factor(root, own)[:, 0]  # (P, D, D)
+            centre = mean[own].take_along_dim(group.order, 1)[:, None]
+            z = (group.observed(y) - torch.where(here, centre, 0)) @ invert(factor).mT
+            order = group.order[:, None].expand_as(z)
+            noisy = torch.where(here, z, noise[group.rows].take_along_dim(order, 2))
+            new = torch.where(here, group.observed(y), centre + noisy @ factor.mT)
+            y[group.rows[group.used]] = torch.empty_like(new).scatter_(2, order, new)[group.used]
+        y = torch.where(seen, self.standard(x), y)
         return self.centre.double() + self.scale.double() * y
 
     def penalty(self) -> Tensor:
@@ -323,9 +342,56 @@ def missing_patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         yield rows, pattern.nonzero()[:, 0], (~pattern).nonzero()[:, 0]
 
 
-def group_patterns(which: Tensor, seen: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """`missing_patterns` of the rows of each Gaussian."""
-    for k in which.unique().tolist():
-        mine = (which == k).nonzero()[:, 0]
-        for rows, o, u in missing_patterns(seen[mine]):
-            yield k, mine[rows], o, u
+@dataclass(frozen=True)
+class PatternGroup:
+    """P missing patterns of D entries, and up to n rows of each; entries in `order` have the
+    observed ones first."""
+
+    rows: Tensor  # (P, n)
+    used: Tensor  # (P, n): false where a pattern has fewer rows
+    order: Tensor  # (P, D)
+    here: Tensor  # (P, D): whether the entry in that place of the order is observed
+
+    def reorder(self, table: Tensor) -> Tensor:
+        """(K, D) -> (P, K, D)."""
+        return table[:, self.order].transpose(0, 1)
+
+    def observed(self, y: Tensor) -> Tensor:
+        """The observed entries of the rows, 0 for others, (P, n, D)."""
+        order = self.order[:, None].expand(*self.rows.shape, -1)
+        return torch.where(self.here[:, None], y[self.rows].take_along_dim(order, 2), 0)
+
+    def factor(self, root: Tensor, which: Tensor | None = None) -> Tensor:
+        """The Cholesky factors of all covariances root root^T with their entries in this order,
+        (P, K, D, D), or of one for each pattern, (P, 1, D, D)."""
+        if which is not None:
+            rows = root[which].take_along_dim(self.order[..., None], 1)[:, None]
+        else:
+            rows = root[:, self.order].transpose(0, 1)
+        if bool((self.order == torch.arange(root.shape[1], device=root.device)).all()):
+            return rows
+        return torch.linalg.cholesky(rows @ rows.mT)
+
+
+def pattern_groups(
+    seen: Tensor, elements: int, which: Tensor | None = None
+) -> Iterator[PatternGroup]:
+    """The rows (B, D) by the pattern of their observed entries, and by `which` (B,); as many
+    patterns at once as `elements` each allow. Patterns of about as many rows go together."""
+    keys = seen if which is None else torch.cat([which[:, None], seen.long()], 1)
+    if bool((keys == keys[:1]).all()):
+        distinct, member = keys[:1], torch.zeros(len(keys), dtype=torch.long, device=keys.device)
+    else:
+        distinct, member = keys.unique(dim=0, return_inverse=True)
+    patterns = distinct[:, -seen.shape[1] :].bool()
+    sizes, by_pattern = member.bincount(minlength=len(distinct)), member.argsort(stable=True)
+    begins, order = sizes.cumsum(0) - sizes, (~patterns).long().argsort(dim=1, stable=True)
+    exponent = sizes.double().log2().ceil().long()
+    for power in exponent.unique().tolist():
+        mine = (exponent == power).nonzero()[:, 0]
+        for some in mine.split(max(MAX_GROUP_ELEMENTS // max(elements, 1), 1)):
+            slots = torch.arange(int(sizes[some].max()), device=seen.device)
+            used = slots < sizes[some, None]
+            rows = by_pattern[begins[some, None] + torch.where(used, slots, 0)]
+            here = patterns[some].take_along_dim(order[some], 1)
+            yield PatternGroup(rows, used, order[some], here)

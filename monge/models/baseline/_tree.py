@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.space import Space
-from ...prob.discretise import EntryCodes, finite_log
+from ...prob.bins import EntryCodes, finite_log
 from ._base import FlatRows
 
 MAX_CODES = 4096

@@ -21,7 +21,7 @@ from ...core.errors import DataError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.discretise import code_count
+from ...prob.bins import code_count
 from ._base import ClosedFormModel
 from ._tree import MAX_CODES, TreeOfCodes
 

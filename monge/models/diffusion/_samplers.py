@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
+from ...core.config import MAX_STEPS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
 from ...core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Sampler(Configured, abc.ABC):
 
     class Config(BaseConfig):
         tag = "sampler/"
-        steps: Annotated[int, Range(1)] | None = None
+        steps: Annotated[int, Range(1, MAX_STEPS)] | None = None
         """Steps from noise to data; each sampler has its own default."""
         spacing: Spacing = "time"
         """Spacing of the times: dense at intermediate noise levels (middle), even in time, even in

@@ -22,8 +22,8 @@ from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import MAX_STEPS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
@@ -59,7 +59,7 @@ class DDPM(Diffusion):
         tag = "model/diffusion.ddpm"
         schedule: NoiseSchedule.Config = NoiseSchedule.Config()
         """Noise schedule."""
-        steps: Annotated[int, Range(1)] | None = None
+        steps: Annotated[int, Range(1, MAX_STEPS)] | None = None
         """Time steps T of the model; none is continuous time."""
         weight: Literal["elbo", "simple", "snr", "min_snr"] = "simple"
         """Weight of errors by noise level; elbo is the bound itself."""

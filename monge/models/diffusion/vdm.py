@@ -25,8 +25,8 @@ from torch import Generator, Tensor, nn
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import MAX_STEPS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
 from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...prob.noise_schedule import Family, NoiseProcess, check_final_log_snr
@@ -130,7 +130,7 @@ class VDM(Diffusion):
         an entry's own noisy value does not determine."""
         schedule: LearnedSchedule.Config = LearnedSchedule.Config()
         """The learned noise schedule."""
-        steps: Annotated[int, Range(1)] | None = None
+        steps: Annotated[int, Range(1, MAX_STEPS)] | None = None
         """Time steps T of the model; none is continuous time."""
 
     config: Config

@@ -16,8 +16,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from ...core.config import MAX_STEPS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...nn.mlp import MLP
 from ...nn.unet import UNet
 from ...prob.bijections.base import Bijection, Mapped
@@ -58,7 +58,7 @@ class SolverOptions(BaseConfig):
 
     solver: Method | None = None
     """Runge-Kutta method; by default that of the model."""
-    steps: Annotated[int, Range(1)] | None = None
+    steps: Annotated[int, Range(1, MAX_STEPS)] | None = None
     """Steps of fixed-step methods."""
     tolerance: Annotated[float, Range(0, open=True)] | None = None
     """dopri5: error tolerance of a step, relative and absolute."""

@@ -24,8 +24,8 @@ from torch import Generator, Tensor
 
 from ...core.abilities import CanStream, Given, Likelihood
 from ...core.batch import Batch, as_batch
+from ...core.config import MAX_STEPS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.rng import derive_seed, keyed_uniform, seed_of
@@ -76,7 +76,7 @@ class CNF(CompletableFlow, CanStream):
         """Likelihood: backpropagate through the steps, or solve the adjoint, which stores none."""
         solver: Method = "dopri5"
         """Runge-Kutta method; dopri5 has adaptive steps."""
-        steps: Annotated[int, Range(1)] = 32
+        steps: Annotated[int, Range(1, MAX_STEPS)] = 32
         """Steps of fixed-step methods."""
         tolerance: Annotated[float, Range(0, open=True)] = 1e-5
         """dopri5: error tolerance of a step, relative and absolute."""

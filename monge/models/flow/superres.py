@@ -158,11 +158,11 @@ class Superres(Flow, CanEnlarge):
 
     def dequantise(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
         low = broadcast_conditions(batch.given, self.space, len(batch))[self.source].x
-        away = float((self.shrink(batch.x.to(low.dtype)) - low).abs().max())
+        away = (self.shrink(batch.x.to(low.dtype)) - low).abs().max()
         if away > self.slack + 1e-4:
             raise DataError(
                 f"expected images whose 2x2 means are {self.source!r}, found a row that is off "
-                f"by {away:.4g} levels; compute it from the images, as +low2 does"
+                f"by {float(away):.4g} levels; compute it from the images, as +low2 does"
             )
         return super().dequantise(batch, uniform)
 

@@ -118,8 +118,11 @@ class LatentVariableModel(
                 )
 
     class SamplingConfig(BaseConfig):
-        """How `complete` imputes; `sample` has no options."""
+        """How `sample` decodes and `complete` imputes."""
 
+        mean: bool = False
+        """Samples: the mean of p(x | z) of sampled codes instead of x ~ p(x | z); smoother
+        pictures, which are not samples of the scored distribution."""
         method: Literal["importance", "gibbs"] = "importance"
         """Imputation: importance resampling, or pseudo-Gibbs (faster, approximate)."""
         samples: Annotated[int, Range(1)] = 64
@@ -249,6 +252,21 @@ class LatentVariableModel(
         x = self.head.sample(params, self.head.noise(len(z), generator))
         return x.reshape(len(z), *self.space.shape)
 
+    def decode_samples(
+        self,
+        z: Tensor,
+        context: Tensor,
+        options: BaseConfig | None,
+        generator: Generator | None,
+    ) -> Tensor:
+        """x ~ p(x | z, given), or its mean if the options say so, (n, *event)."""
+        if isinstance(options, self.SamplingConfig) and options.mean:
+            return self.mean_given_code(z, context)
+        return self.sample_given_code(z, context, generator)
+
+    def mean_given_code(self, z: Tensor, context: Tensor) -> Tensor:
+        return self.head.mean(self.params(z, context)).reshape(len(z), *self.space.shape)
+
     # Log-likelihood
 
     def likelihood(
@@ -327,8 +345,7 @@ class LatentVariableModel(
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
         """The mean of p(x | z); of a label column, its most probable class."""
         check_code_shape(z, self.latent)
-        x = self.head.mean(self.params(z, self.context(given or {}, len(z))))
-        return x.reshape(len(z), *self.space.shape)
+        return self.mean_given_code(z, self.context(given or {}, len(z)))
 
     @torch.no_grad()
     def complete(

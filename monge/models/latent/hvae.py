@@ -58,7 +58,7 @@ class HVAE(HierarchicalModel):
         """z_T ~ N(0, I), z_t ~ p(z_t | z_>t) from the top down, then x ~ p(x | z_1..z_T)."""
         context = self.context(given or {}, n)
         z = self.sample_prior(n, context, generator)  # z_T ~ N(0, I), then z_t ~ p(z_t | z_>t)
-        return self.sample_given_code(z, context, generator)  # x ~ p(x | z_1..z_T)
+        return self.decode_samples(z, context, options, generator)  # x ~ p(x | z_1..z_T)
 
     @property
     def top_down(self) -> bool:

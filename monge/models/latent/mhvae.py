@@ -53,7 +53,7 @@ class MHVAE(HierarchicalModel):
         """z_T ~ N(0, I), z_t ~ p(z_t | z_t+1) from the top down, then x ~ p(x | z_1)."""
         context = self.context(given or {}, n)
         z = self.sample_prior(n, context, generator)  # z_T ~ N(0, I), then z_t ~ p(z_t | z_t+1)
-        return self.sample_given_code(z, context, generator)  # x ~ p(x | z_1)
+        return self.decode_samples(z, context, options, generator)  # x ~ p(x | z_1)
 
     @property
     def top_down(self) -> bool:

@@ -176,7 +176,7 @@ class VAE(LatentVariableModel):
         """z ~ p(z), then x ~ p(x | z)."""
         context = self.context(given or {}, n)
         z = self.prior.sample(n, generator)  # z ~ p(z)
-        return self.sample_given_code(z, context, generator)  # x ~ p(x | z)
+        return self.decode_samples(z, context, options, generator)  # x ~ p(x | z)
 
     # Cells that hide themselves
 

@@ -28,8 +28,8 @@ from ...core.abilities import (
     Likelihood,
 )
 from ...core.batch import Batch, as_batch, broadcast_conditions
+from ...core.config import MAX_STEPS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.model import Model
 from ...core.space import Space
 from ...prob.decoding import StepDecoder, SymbolSampling, beam_search, sample_symbols
@@ -40,6 +40,8 @@ TOKENS_PER_PASS = 1 << 12
 """Tokens that are scored together: each has a logit for every symbol of the vocabulary."""
 ROWS_PER_SEARCH = 64
 """Rows whose beams are searched together."""
+MAX_BEAMS = 1000
+"""Widest beam: memory and time grow with it."""
 SCHEDULED_SAMPLING_WARMUP = 2000
 """Steps over which scheduled sampling is ramped up."""
 SourceMemory = Any
@@ -67,9 +69,9 @@ class EncoderDecoderModel(
         """Scheduled sampling: share of the decoder's training inputs that it samples itself."""
 
     class SamplingConfig(SymbolSampling):
-        steps: Annotated[int, Range(0)] = 0
+        steps: Annotated[int, Range(0, MAX_STEPS)] = 0
         """Largest number of symbols to sample; 0 takes the longest training sentence."""
-        beams: Annotated[int, Range(1)] = 5
+        beams: Annotated[int, Range(1, MAX_BEAMS)] = 5
         """Beam width of the search for the most probable sentence."""
         penalty: Annotated[float, Range(0)] = 1.0
         """Length penalty: power of the length by which log-probabilities are divided."""

@@ -46,7 +46,7 @@ class RNN(SequenceModel):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.net.width)
-        net = RecurrentHead(config.net.build(self.width), self.head.width, config.dropout)
+        net = RecurrentHead(config.net.build(self.width), self.step_head.outputs, config.dropout)
         self.net: Any = ContextAdded(net, self.context.width)
 
     def loss(self, batch: Batch) -> Losses:

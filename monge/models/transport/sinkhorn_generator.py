@@ -27,7 +27,7 @@ from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...solve.transport.ground_cost import cosine, squared
 from ...solve.transport.sinkhorn import sinkhorn
-from .._generator import CHOSEN_KINDS, MLPGeneratorModel
+from .._generator import CHOSEN_KINDS, MLPGeneratorModel, default_share_weight
 
 TOLERANCE = 1e-3
 """Marginal error of the plans in training."""
@@ -73,7 +73,9 @@ class SinkhornGenerator(MLPGeneratorModel):
 
     def loss(self, batch: Batch) -> Losses:
         """D = mean cost(data, samples) - (cost(data, data') + cost(samples, samples')) / 2."""
-        return {"transport": self.divergence(batch)}
+        terms = {"transport": self.divergence(batch)}
+        context = self.context(batch.given, len(batch))
+        return terms | self.share_losses(self.noise(len(batch)), context)
 
     def updates(self) -> Sequence[Update]:
         generator = Update("generator", self.loss, list(self.generator.parameters()))
@@ -148,7 +150,10 @@ class SinkhornGenerator(MLPGeneratorModel):
         )
         if space.kind in CHOSEN_KINDS:
             net = MLP.Config(width=256, depth=3, residual=True)
-            return Defaults(cls.Config(generator=net, epsilon=0.02), train_config)
+            config = cls.Config(
+                generator=net, epsilon=0.02, share_weight=default_share_weight(space)
+            )
+            return Defaults(config, train_config)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             return Defaults(

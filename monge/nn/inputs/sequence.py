@@ -139,3 +139,24 @@ class EntryEmbedding(nn.Module):
         return lambda x, place: F.embedding(x.long(), table).addcmul(
             x[:, None] - shift[place], slope[place]
         )
+
+
+class ColumnEmbedding(nn.Module):
+    """e(x_t) = W_t f(x_t): the features of a column's value, mapped by weights of its own. Numbers
+    are clamped to the training range."""
+
+    def __init__(self, space: Space, width: int) -> None:
+        super().__init__()
+        self.width, self.features = width, Features(space, held=True)
+        self.weight = nn.Parameter(0.5 * torch.randn(self.features.width, width))
+
+    def forward(self, x: Tensor, place: Tensor) -> Tensor:
+        """Embed values x (B, T) of the columns `place` (T,), (B, T, width)."""
+        read = self.reader()
+        parts = [read(x[:, t], own) for t, own in enumerate(place.tolist())]
+        return torch.stack(parts, 1) if parts else x.new_zeros(len(x), 0, self.width)
+
+    def reader(self) -> Callable[[Tensor, int], Tensor]:
+        """A function of values (m,) of one column."""
+        weights = [self.weight[own] for own in self.features.slices]
+        return lambda x, place: self.features.entry(place, x) @ weights[place]

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ..core.errors import UsageError
 from ..core.files import replacing
-from ..run.storage import check_output_path
 
 if TYPE_CHECKING:
-    from ..run.run import Run
+    from .run import Run
 
 
-class Output(click.Path):
-    """A file to write, outside the files that belong to a run."""
+def check_format(run: Run, out: Path) -> None:
+    """Refuse a format that samples of this run do not have, before any work is done."""
+    from ..data.builtin.synthetic import Pen
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return check_output_path(Path(os.fsdecode(super().convert(value, param, ctx))))
-
-
-OUTPUT = Output(dir_okay=False, path_type=Path)
+    drawn = run.view.sound or isinstance(run.view.event.fields[0].codec, Pen)
+    if out.suffix == ".wav" and run.view.sound is None:
+        raise UsageError(f"expected audio for .wav, found {run.space}; use .png, .csv or .npz")
+    if out.suffix == ".png" and not (drawn or run.space.is_image or run.space.shape == (2,)):
+        raise UsageError(f"cannot plot {run.space} as .png; use -o samples.csv or .npz")
+    if out.suffix not in (".wav", ".png", ".csv", ".npz"):
+        raise UsageError(f"cannot write {run.space} as {out.suffix}; use .png, .csv or .npz")
 
 
 def write(
@@ -41,6 +41,7 @@ def write(
     from ..data.builtin.synthetic import Pen
     from ..plot import image_grid, sequences
 
+    check_format(run, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".wav":
         return write_sounds(run, x, out, length)
@@ -54,22 +55,15 @@ def write(
             else {name: column.to_numpy() for name, column in decoded.items()}
         )
         arrays |= {} if length is None else {"length": length.numpy()}
-        write_arrays(out, **arrays)
-    elif out.suffix == ".png" and (sound := run.view.sound):
+        write_arrays(out, arrays)
+    elif sound := run.view.sound:
         sequences.write_waves(out, sounds(run, x, length), sound.rate)
-    elif out.suffix == ".png" and isinstance(run.view.event.fields[0].codec, Pen):
+    elif isinstance(run.view.event.fields[0].codec, Pen):
         sequences.write_strokes(out, sounds(run, x, length))
-    elif out.suffix == ".png" and run.space.is_image:
+    elif run.space.is_image:
         image_grid.write_grid(out, x.numpy(), run.space, columns)
-    elif out.suffix == ".png" and run.space.shape == (2,):
-        image_grid.write_points(out, x.numpy())
-    elif out.suffix == ".png":
-        raise UsageError(f"cannot plot {run.space} as .png; use -o samples.csv or .npz")
     else:
-        raise UsageError(
-            f"cannot write {out.suffix or 'a file without a suffix'}; "
-            "use .png, .csv, .npz or, for audio, .wav"
-        )
+        image_grid.write_points(out, x.numpy())
     return [out]
 
 
@@ -78,8 +72,7 @@ def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
     from ..data.readers import wav
 
     sound = run.view.sound
-    if sound is None:
-        raise UsageError(f"expected audio for .wav, found {run.space}; use .png, .csv or .npz")
+    assert sound is not None, "checked before"
     clips = sounds(run, x, length)
     digits = len(str(len(clips)))
     paths = (
@@ -104,7 +97,7 @@ def sounds(run: Run, x: Any, length: Any = None) -> list[Any]:
 
 
 def write_table(table: Any, out: Path) -> None:
-    """A frame as .parquet, or as csv by default."""
+    """A frame as .csv or .parquet."""
     try:
         with replacing(out) as fresh:
             if out.suffix == ".parquet":
@@ -117,12 +110,19 @@ def write_table(table: Any, out: Path) -> None:
         ) from error
 
 
-def write_arrays(out: Path, **arrays: Any) -> None:
-    """Named arrays as .npz."""
+def write_arrays(out: Path, arrays: Mapping[str, Any]) -> None:
+    """Named arrays as .npz, whatever their names; columns of names become text."""
+    import zipfile
+
     import numpy as np
 
-    with replacing(out) as fresh, open(fresh, "wb") as file:
-        np.savez_compressed(file, **arrays)
+    with replacing(out) as fresh, zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            array = np.asarray(array)
+            if array.dtype == object:
+                array = np.array(["" if v is None or v != v else str(v) for v in array])
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def frame(run: Run, x: Any, row_keys: Any = None) -> Any:

@@ -11,19 +11,133 @@ the distribution of the model as P grows.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from ...core.batch import Batch
-from ...nn.autoregressive.incremental import EntryStepper
-from ...prob.distributions import Distribution, sample_categorical
+from ..core.abilities import CanComplete, HasConditionals
+from ..core.batch import Batch
+from ..core.config import Config as BaseConfig
+from ..core.space import Space
+from ..nn.autoregressive.incremental import EntryStepper
+from ..prob.distributions import Distribution, sample_categorical
+from ._ordering import late_rows
 
+ROWS_PER_PASS = 4096
+"""Particles that walk at a time."""
 RESAMPLE_BELOW = 0.5
 """Share of the particles: an effective sample size below it makes a row resample them."""
+
+
+class CompletesByParticles(CanComplete, HasConditionals, abc.ABC):
+    """Rows are completed exactly along the order if their observed entries come first and no
+    hidden cell may be empty, and by particles otherwise. Rows are flat, (n, D)."""
+
+    space: Space
+    SamplingConfig: ClassVar[Any]
+    uses_particles: bool = True
+    """Whether rows are so short that particles can agree with the entries that come later."""
+    weighs_observed: ClassVar[bool] = True
+    """Whether an observed entry has a conditional of its own in the order of completion, rather
+    than being known from the start."""
+    effective: tuple[int, float, float] | None = None
+    """Of the last completion by particles: their number, and the effective sample size of the
+    median row and of the worst."""
+
+    @abc.abstractmethod
+    def known_rows(self, batch: Batch) -> Batch:
+        """Flat rows (B, D) with a valid value at each entry that is not observed."""
+
+    @abc.abstractmethod
+    def entry_distributions(self) -> Sequence[Distribution]:
+        """The distribution of each entry in the units of the data."""
+
+    @abc.abstractmethod
+    def entry_reader(self) -> Callable[[int, Tensor], Tensor]:
+        """What a pass is fed of an entry, from its values (n,)."""
+
+    @abc.abstractmethod
+    def entry_noise(self, n: int, generator: Generator | None) -> Tensor:
+        """Noise for `n` rows, (n, D, 2)."""
+
+    @abc.abstractmethod
+    def particle_steps(self, member: int, rows: Batch, cached: bool) -> EntryStepper:
+        """A pass along the member's order over flat rows (n, D)."""
+
+    def member_weights(self, batch: Batch) -> Tensor:
+        """Log-weights of the members before any entry is weighed, (n, K)."""
+        return batch.x.new_zeros(len(batch), len(self.orders))
+
+    def needs_weights(self, seen: Tensor) -> Tensor:
+        """The rows (B,) that no pass along the order samples exactly: an entry is observed after
+        a hidden one, or a hidden cell might be empty, which it is not."""
+        optional = torch.tensor([part.optional for part in self.space.columns or (self.space,)])
+        found = (~seen & optional.to(seen.device)).any(1)
+        return found | late_rows(self.orders, seen) if self.weighs_observed else found
+
+    def fill_by_particles(
+        self, batch: Batch, particles: int, cached: bool, generator: Generator | None
+    ) -> FilledRows:
+        """Flat rows (n, D) whose unobserved entries are sampled by particles of all members."""
+        members = range(len(self.orders))
+        count = -(-particles // len(members))  # of each member
+        distributions, read, parts = self.entry_distributions(), self.entry_reader(), []
+        with torch.inference_mode():
+            every = torch.arange(len(batch), device=batch.x.device)
+            for index in every.split(max(ROWS_PER_PASS // count, 1)):
+                rows = batch[index.repeat_interleave(count)]
+                start, filled = self.member_weights(batch[index]), []
+                for k in members:
+                    noise = self.entry_noise(len(rows), generator)
+                    walk = ParticleRows(
+                        rows, count, distributions, read, self.weighs_observed, noise, generator
+                    )
+                    steps = self.particle_steps(k, rows, cached)
+                    one = walk.walk(self.orders[k].argsort().tolist(), steps)
+                    filled.append(replace(one, log_mean=one.log_mean + start[:, k]))
+                parts.append(choose_member(filled, generator))
+        sizes = torch.cat([part.effective for part in parts])
+        self.effective = count * len(members), float(sizes.median()), float(sizes.min())
+        return FilledRows(
+            torch.cat([part.x for part in parts]),
+            torch.cat([part.log_mean for part in parts]),
+            sizes,
+        )
+
+    def observed_log_prob(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        """log p of the observed values of each row, and that no hidden cell is empty, (B,): exact
+        where completion is, and else the log of the mean weight."""
+        if not self.uses_particles:
+            return super().observed_log_prob(batch, options, generator)
+        rows = self.known_rows(batch)
+        weighted = self.needs_weights(rows.observed_mask)
+        chosen: Any = options or self.SamplingConfig()
+        found = rows.x.new_zeros(len(rows), dtype=torch.float64)
+        if not bool(weighted.all()):
+            found[~weighted] = super().observed_log_prob(rows[~weighted]).double()
+        if bool(weighted.any()):
+            found[weighted] = self.fill_by_particles(
+                rows[weighted], chosen.particles, chosen.cached, generator
+            ).log_mean
+        return found
+
+    @property
+    def completion(self) -> str:
+        if self.effective is None:
+            return "sampled entry by entry, which is exact"
+        count, median, worst = self.effective
+        return (
+            f"sampled by sequential importance resampling of {count} particles per row, which "
+            "tends to the model's distribution as sample.particles grows (effective sample size "
+            f"{median:.3g} in the median row, {worst:.3g} in the worst)"
+        )
 
 
 @dataclass(frozen=True)
@@ -133,4 +247,4 @@ def choose_member(filled: Sequence[FilledRows], generator: Generator | None) -> 
     share = log_mean.softmax(1)
     effective = 1 / (share.square() / sizes).sum(1)
     chosen = x[torch.arange(len(x), device=x.device), which]
-    return FilledRows(chosen, log_mean.logsumexp(1), effective)
+    return FilledRows(chosen, log_mean.logsumexp(1) - math.log(len(filled)), effective)

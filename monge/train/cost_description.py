@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..train.cost_estimate import Cost
+    from .cost_estimate import Cost
 
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -14,17 +14,17 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 def describe_cost_dict(saved: dict[str, Any], budget: str) -> str:
     """`describe_cost` of a cost that another process wrote as JSON."""
-    from ..train.cost_estimate import Cost
+    from .cost_estimate import Cost
 
     return describe_cost(Cost.from_dict(saved), budget)
 
 
 def describe_cost(cost: Cost, budget: str) -> str:
     """Parameters, memory and, if steps were timed, time per epoch and what the budget allows."""
-    described = (
-        f"{cost.parameters} parameters, {size(cost.weights)} for weights and optimiser state "
-        f"({'at least ' * cost.is_lower_bound}{size(cost.memory)} with a step)"
-    )
+    described = f"{cost.parameters} parameters, {size(cost.weights)} for weights"
+    if cost.working:
+        least = "at least " * cost.is_lower_bound
+        described += f" and optimiser state ({least}{size(cost.memory)} with a step)"
     if cost.seconds_per_step is None or cost.epoch is None:
         return described
     return (
@@ -36,7 +36,7 @@ def describe_cost(cost: Cost, budget: str) -> str:
 
 def describe_budget(cost: Cost, budget: str, seconds_per_step: float) -> str:
     """How many epochs and steps the budget allows."""
-    from ..train.budget import Budget
+    from .budget import Budget
 
     limit = Budget.read(budget)
     steps = cost.steps(limit)

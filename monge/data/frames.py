@@ -1,0 +1,152 @@
+"""Frames of polars, Arrow and other libraries: read as pandas frames, and results given in kind.
+
+Every frame is a pandas frame inside Monge. One of another library is converted column by column
+with narwhals, which needs no Arrow; what a run gives back is converted to the library and types of
+the frame that was passed in.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.errors import DataError
+
+if TYPE_CHECKING:
+    import narwhals as nw
+    import pandas as pd
+
+
+def is_frame(what: Any) -> bool:
+    """Whether this is a frame or a column of pandas."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
+
+
+def foreign(what: Any) -> Any:
+    """A frame, lazy frame or column of another library than pandas, wrapped by narwhals and with
+    its rows computed; None for anything else."""
+    library = type(what).__module__.partition(".")[0]
+    if library in ("builtins", "numpy", "torch", "pandas", "pathlib", "scipy", "monge"):
+        return None
+    import narwhals as nw
+
+    found = nw.from_native(what, pass_through=True, allow_series=True)
+    if isinstance(found, nw.LazyFrame):
+        return found.collect()
+    return found if isinstance(found, nw.DataFrame | nw.Series) else None
+
+
+def as_pandas(data: Any) -> Any:
+    """A frame of another library (polars, Arrow, ...), alone or in an (x, y) pair, as a pandas
+    frame; anything else as it is."""
+    return opened(data)[0]
+
+
+def opened(data: Any) -> tuple[Any, Any]:
+    """Data with frames of other libraries as pandas frames, and a frame without rows of the
+    library and the types of the first: the form of results; None if there is none."""
+    if isinstance(data, tuple) and len(data) == 2:
+        (x, form), (y, _) = map(opened, data)
+        return (x, y), form
+    if is_frame(data) or type(data).__module__.partition(".")[0] == "pandas":
+        return data, None
+    found = foreign(data)
+    if found is None:
+        return converted(data), None
+    import narwhals as nw
+    import pandas as pd
+
+    if isinstance(found, nw.Series):
+        return column(found).rename(found.name or None), found[:0].to_native()
+    frame = pd.DataFrame({name: column(found[name]) for name in found.columns})
+    return frame, found[:0].to_native()
+
+
+def converted(data: Any) -> Any:
+    """An object that narwhals does not know, by its own method `to_pandas` if it has one."""
+    convert = getattr(data, "to_pandas", None)
+    if not callable(convert):
+        return data
+    try:
+        return convert()
+    except ImportError as error:
+        raise DataError(
+            f"expected a frame that can be converted to pandas, found one that needs "
+            f"another package ({error}); install it, or convert the frame yourself"
+        ) from error
+
+
+def column(values: nw.Series[Any]) -> pd.Series[Any]:
+    """A column of another library with the pandas type of the same meaning."""
+    import narwhals as nw
+    import pandas as pd
+
+    kind = values.dtype
+    if kind == nw.Boolean or kind.is_integer():
+        if not bool(values.is_null().any()):
+            return pd.Series(values.to_numpy())
+        return pd.Series(values.to_list(), dtype=str(kind) if kind.is_integer() else "boolean")
+    if kind.is_float():
+        return pd.Series(values.to_numpy())
+    if kind == nw.Decimal:
+        return pd.Series([np.nan if value is None else float(value) for value in values.to_list()])
+    if kind == nw.Datetime or kind == nw.Date:
+        return moments(values)
+    if kind == nw.Enum or kind == nw.Categorical:
+        cells = values.cast(nw.String).to_list()
+        known = (
+            list(kind.categories)
+            if isinstance(kind, nw.Enum)
+            else sorted({cell for cell in cells if cell is not None})
+        )
+        return pd.Series(pd.Categorical(cells, known, ordered=kind == nw.Enum))
+    return pd.Series(values.to_list())
+
+
+def moments(values: nw.Series[Any]) -> pd.Series[Any]:
+    """Dates or times as times of pandas, with their time zone."""
+    import narwhals as nw
+    import pandas as pd
+
+    zone = getattr(values.dtype, "time_zone", None)
+    dates = values.cast(nw.Datetime("us")) if values.dtype == nw.Date else values
+    since = pd.Series(dates.dt.timestamp("us").to_list(), dtype="Int64")
+    found = pd.to_datetime(since, unit="us", utc=zone is not None)
+    return found.dt.tz_convert(zone) if zone else found
+
+
+def in_kind(result: Any, form: Any) -> Any:
+    """A pandas frame in the library of `form`, with the types of its columns; as it is if there is
+    none."""
+    template = foreign(form) if is_frame(result) else None
+    if template is None:
+        return result
+    import narwhals as nw
+
+    known = template.schema if isinstance(template, nw.DataFrame) else {}
+    columns = [native(result[name], str(name), template, known.get(str(name))) for name in result]
+    return columns[0].to_frame().with_columns(*columns[1:]).to_native()
+
+
+def native(values: pd.Series[Any], name: str, template: Any, wanted: Any) -> nw.Series[Any]:
+    """A column in the library of the template, of the type `wanted` where its values admit it."""
+    import narwhals as nw
+
+    cells: Any = values.to_numpy()
+    if not isinstance(values.dtype, np.dtype) or values.isna().any() or values.dtype.kind in "MO":
+        cells = values.astype(object).where(values.notna(), None).to_list()
+    kind = None
+    if values.dtype.kind == "M":
+        zone = getattr(values.dtype, "tz", None)
+        kind = nw.Datetime("us", None if zone is None else str(zone))
+        cells = [None if cell is None else cell.to_pydatetime() for cell in cells]
+    if wanted is not None and wanted.is_integer() and values.dtype.kind == "f":
+        if (values.dropna() % 1 != 0).any():
+            wanted = None  # means of whole numbers
+        else:
+            cells = [None if cell is None else int(cell) for cell in cells]
+    made = nw.new_series(name, cells, kind, backend=template.implementation)
+    return made if wanted is None or made.dtype == wanted else made.cast(wanted)

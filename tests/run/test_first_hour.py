@@ -1,0 +1,116 @@
+"""Tables with the troubles of real ones, from `monge data` to completed rows, with the models that
+it recommends: pairs of dates, atoms, functions of columns, words among counts, panels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import monge
+from monge.data.description import describe
+from monge.run.recommendation import recommend
+
+ROWS = 400
+FORM = "%Y-%m-%d %H:%M:%S"
+
+
+def rides():
+    """Taxi-like: a start and an end, tolls and tips that are mostly 0, zones in boroughs."""
+    rng = np.random.default_rng(0)
+    start = pd.Timestamp("2019-03-01") + pd.to_timedelta(rng.integers(0, 10**6, ROWS), unit="s")
+    seconds = rng.gamma(2, 400, ROWS).astype(int)
+    zone = rng.integers(0, 9, ROWS)
+    cash = rng.random(ROWS) < 0.3
+    fare = np.round(2.5 + seconds / 160, 1)
+    table = pd.DataFrame(
+        {
+            "pickup": start.strftime(FORM),
+            "dropoff": (start + pd.to_timedelta(seconds, unit="s")).strftime(FORM),
+            "passengers": rng.integers(1, 7, ROWS),
+            "fare": fare,
+            "tip": np.where(cash, 0, np.round(fare * rng.choice([0.15, 0.2, 0.25], ROWS), 2)),
+            "tolls": np.where(rng.random(ROWS) < 0.94, 0, np.round(5 + rng.random(ROWS), 2)),
+            "payment": np.where(cash, "cash", "card"),
+            "zone": [f"Z{each}" for each in zone],
+            "borough": np.array(["Bronx", "Queens", "Harlem"])[zone % 3],
+        }
+    )
+    table.loc[rng.random(ROWS) < 0.03, "payment"] = None
+    return table
+
+
+def weather():
+    """Days in order, with words beside numbers and a month that is mostly dry."""
+    rng = np.random.default_rng(1)
+    wet = rng.random(ROWS) < 0.4
+    return pd.DataFrame(
+        {
+            "date": pd.date_range("2012-01-01", periods=ROWS).strftime("%d %b %Y"),
+            "rain": np.where(wet, np.round(0.1 + rng.gamma(1, 8, ROWS), 1), 0),
+            "visitors": np.where(rng.random(ROWS) < 0.1, np.nan, rng.poisson(40, ROWS)),
+            "weather": np.where(wet, "rain", rng.choice(["sun", "fog"], ROWS)),
+        }
+    )
+
+
+def stocks():
+    """Stocks-like: prices of several symbols by month."""
+    rng = np.random.default_rng(2)
+    months = pd.date_range("2000-01-01", periods=100, freq="MS")
+    dates = [f"{month:%b} {month.day} {month:%Y}" for month in months]
+    prices = np.round(50 * np.exp(rng.normal(0, 0.1, (4, 100)).cumsum(1)), 2)
+    return pd.DataFrame(
+        {
+            "symbol": np.repeat(["AMZN", "GOOG", "IBM", "MSFT"], 100),
+            "date": dates * 4,
+            "price": prices.ravel(),
+        }
+    )
+
+
+def use(model, table, folder, settings=(), budget="3steps", rows=40):
+    """Fit, sample, score and complete; the samples and the completed rows."""
+    words = [f"data.{setting}" for setting in settings]
+    run = monge.fit(model, table, *words, budget=budget, out=folder / model)
+    assert np.isfinite(run.log_likelihood(table.iloc[:20]).value).all()
+    holes = table.iloc[:20].copy()
+    holes.iloc[::2, holes.columns.get_loc(table.columns[-1])] = None
+    return run.sample(rows, seed=0), run.complete(holes)
+
+
+def share_of_zeros(column):
+    return float((column == 0).mean())
+
+
+@pytest.mark.parametrize("make", [rides, weather, stocks])
+def test_the_tree_respects_the_data(make, tmp_path):
+    table = make()
+    source, _, settings = describe(table)
+    first = recommend(source, "rows.csv", settings)[0]
+    assert first.models[0] == "baseline.chow_liu"
+    new, full = use("baseline.chow_liu", table, tmp_path, settings, "10s", ROWS)
+    assert list(new) == list(table)
+    assert not full.iloc[:, -1].isna().any()
+    for name in table.select_dtypes("number"):
+        assert not (new[name].dropna() < 0).any()
+        zeros = share_of_zeros(table[name])
+        assert zeros < 0.05 or share_of_zeros(new[name]) == pytest.approx(zeros, abs=0.06)
+    if "dropoff" in table:
+        assert (pd.to_datetime(new["dropoff"]) >= pd.to_datetime(new["pickup"])).all()
+        assert (full["dropoff"] == table["dropoff"].iloc[:20]).all()
+        known = dict(zip(table["zone"], table["borough"], strict=True))
+        assert (new["borough"] == new["zone"].map(known)).all()
+    if "visitors" in table:
+        assert (new["visitors"].dropna() % 1 == 0).all()
+        assert new["visitors"].isna().any()
+
+
+def test_no_recommended_model_refuses_rides(tmp_path):
+    table = rides().drop(columns=["borough", "zone"])
+    source, _, settings = describe(table)
+    names = [name for each in recommend(source, "rows.csv", settings)[:2] for name in each.models]
+    assert len(names) > 3
+    for name in names:
+        new, full = use(name, table, tmp_path, settings)
+        assert (pd.to_datetime(new["dropoff"]) >= pd.to_datetime(new["pickup"])).all()
+        assert not (new[["fare", "tip", "tolls"]] < 0).any(axis=None)
+        assert not full["payment"].isna().any()
