@@ -68,14 +68,6 @@ def shorten_words(sentence: str) -> str:
     return " ".join(words)
 
 
-def check_seed(seed: int) -> None:
-    """Refuse a seed that no generator takes."""
-    if not 0 <= seed <= MAX_SEED:
-        raise UsageError(
-            f"expected a seed from 0 to {MAX_SEED}, found {shown(seed)}; choose another"
-        )
-
-
 def shown(value: object) -> str:
     """`value` for a message; long or deep values are shortened."""
     cut = reprlib.Repr()

@@ -14,7 +14,17 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
+from .errors import MAX_SEED, UsageError, shown
+
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that no generator takes."""
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError(
+            f"expected a seed from 0 to {MAX_SEED}, found {shown(seed)}; choose another"
+        )
 
 
 def derive_seed(*keys: int | str) -> int:

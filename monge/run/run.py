@@ -30,11 +30,11 @@ from ..core.abilities import (
 from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config, Overrides, apply_overrides, as_settings
 from ..core.ensemble import Ensemble
-from ..core.errors import DataError, RunError, UsageError, check_seed, nearest
+from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.memory import require_memory
 from ..core.metric import Metric
 from ..core.model import Model
-from ..core.rng import make_generator
+from ..core.rng import check_seed, make_generator
 from ..data import frames
 from ..data.codecs.sequence import SequenceCodec
 from ..data.codecs.tokens import Text
