@@ -41,7 +41,7 @@ BLANKS = re.compile(rb'((?:^|(?<=[ \t]))"[^"\n]*")|[ \t\v\f]+', re.M)
 SNIFFED = 50
 """Lines that decide what separates cells, and whether the first of them is names."""
 NEWLINE, QUOTE, SPACE = b'\n" '
-BLOCK, LARGEST, SHARE = 2**19, 2**21, 5
+BLOCK, LARGEST, SHARE = 2**19, 2**22, 5
 """Bytes that are read at a time after the opening: at first, at most, and 1/SHARE of what was read
 before. Parsing takes several times the memory of its text."""
 PER_COLUMN = 2**12
