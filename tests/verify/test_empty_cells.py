@@ -19,19 +19,19 @@ def test_identities_of_empty_cells_hold(each):
 
 
 @pytest.mark.parametrize("owner", [MixedNumber, CategoricalDistribution])
-def test_a_value_that_is_not_given_present_fails_x121(monkeypatch, owner):
+def test_a_value_that_is_not_given_present_fails_x115(monkeypatch, owner):
     monkeypatch.setattr(owner, "present", lambda self, params: params)
     assert not empty_cells.x115_a_cell_is_its_flag_and_its_value().passed
 
 
 @pytest.mark.parametrize("owner", [MixedNumber, CategoricalDistribution])
-def test_a_flag_that_is_left_out_fails_x121(monkeypatch, owner):
+def test_a_flag_that_is_left_out_fails_x115(monkeypatch, owner):
     """The likelihood of the values alone, as if every cell were present."""
     monkeypatch.setattr(owner, "log_present", lambda self, params: torch.zeros(params.shape[:-1]))
     assert not empty_cells.x115_a_cell_is_its_flag_and_its_value().passed
 
 
-def test_a_share_that_is_kept_for_empty_cells_fails_x122(monkeypatch):
+def test_a_share_that_is_kept_for_empty_cells_fails_x116(monkeypatch):
     """One cell in a hundred is taken to be empty, however many rows have none."""
     true = MixedNumber.fit
 
@@ -44,7 +44,7 @@ def test_a_share_that_is_kept_for_empty_cells_fails_x122(monkeypatch):
     assert not empty_cells.x116_a_flag_that_is_always_present_costs_nothing().passed
 
 
-def test_a_value_that_depends_on_the_flag_of_a_full_column_fails_x122(monkeypatch):
+def test_a_value_that_depends_on_the_flag_of_a_full_column_fails_x116(monkeypatch):
     true = MixedNumber.log_prob
     monkeypatch.setattr(
         MixedNumber, "log_prob", lambda self, params, x: true(self, params, x + 1e-6)
