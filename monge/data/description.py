@@ -72,7 +72,7 @@ def describe(what: Any, *settings: str) -> tuple[Dataset, list[Problem], tuple[s
             found.append(Problem("unreadable", columns, 1, sentence, f"set {advice}"))
         else:
             return source, found + list(problems(source)), used
-    raise DataError(f"{what} has more problems than settings can meet; mend the first of them")
+    raise DataError(f"{what} has more problems than settings can meet; fix the first of them")
 
 
 def headline(source: Dataset, splits: dict[str, int]) -> str:
