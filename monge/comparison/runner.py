@@ -82,8 +82,11 @@ class Comparison:
             where = next(
                 place for place in storage.candidates(first) if not cls.refusal(plan, place)
             )
+        storage.check_writable_name(where)
         where.mkdir(parents=True, exist_ok=True)
-        storage.write(where / FILE, json.dumps(storage.with_format(asdict(plan)), indent=1) + "\n")
+        with storage.locked(where):
+            content = json.dumps(storage.with_format(asdict(plan)), indent=1) + "\n"
+            storage.write(where / FILE, content)
         return cls(plan, where)
 
     @classmethod
