@@ -50,10 +50,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left half written in a folder whose lock is held."""
-    for path in folder.glob(".*"):
-        if DRAFT.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+    """Remove what killed processes left half written in a folder whose lock is held; figures are
+    written without the lock, so that theirs must be old."""
+    for path in (*folder.glob(".*"), *folder.glob("figures/.*")):
+        with suppress(OSError):  # removed by another process
+            old = time.time() - path.lstat().st_mtime > LOCK_SECONDS
+            if DRAFT.fullmatch(path.name) and (old or path.parent == folder):
+                path.unlink()
 
 
 def is_locked(path: Path) -> bool:
