@@ -64,8 +64,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def shorten_words(sentence: str) -> str:
     """A message in one line, with very long words of the user cut."""
-    words = (w if len(w) <= MAX_WORD else f"{w[: MAX_WORD // 2]}..." for w in sentence.split())
-    return " ".join(words)
+    return " ".join(w if len(w) <= MAX_WORD else shortened(w) for w in sentence.split())
+
+
+def shortened(word: str) -> str:
+    """The beginning of a word, and the punctuation after it, which belongs to the sentence."""
+    end = word[len(word.rstrip("'\"`),:;?")) :]
+    return f"{word[: MAX_WORD // 2]}...{end[-3:]}"
 
 
 def check_seed(seed: int) -> None:

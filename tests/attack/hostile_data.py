@@ -58,9 +58,9 @@ class Bomb:
 
 def table(chance: random.Random, sign: str = ",") -> bytes:
     """Lines of cells: mostly a good table with a few odd cells, names, line ends or encodings."""
-    rows, columns = chance.choice((1, 3, 12, 40)), chance.randrange(1, 6)
+    rows, columns = chance.choice((1, 3, 40, 40)), chance.randrange(1, 6)
     names = [
-        chance.choice(CELLS) if chance.random() < 0.3 else string.ascii_letters[place]
+        chance.choice(CELLS) if chance.random() < 0.2 else string.ascii_letters[place]
         for place in range(columns)
     ]
     kinds = [
@@ -75,7 +75,7 @@ def table(chance: random.Random, sign: str = ",") -> bytes:
         )
         for _ in range(columns)
     ]
-    odd = chance.choice((0.0, 0.0, 0.05, 0.5))
+    odd = chance.choice((0.0, 0.01, 0.05, 0.5))
     lines = [names] if chance.random() < 0.8 else []
     for row in range(rows):
         cells = [chance.choice(CELLS) if chance.random() < odd else kind(row) for kind in kinds]
@@ -174,12 +174,12 @@ def packed(body: bytes, chance: random.Random) -> bytes:
 
 def damaged(body: bytes, chance: random.Random) -> bytes:
     content, way = bytearray(body), chance.random()
-    if way < 0.45 or not content:
+    if way < 0.6 or not content:
         return body
-    if way < 0.75:
+    if way < 0.8:
         for _ in range(chance.choice((1, 3, 30))):
             content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    elif way < 0.9:
+    elif way < 0.92:
         del content[chance.randrange(len(content)) :]
     elif way < 0.95:
         place = chance.randrange(len(content))
@@ -193,6 +193,28 @@ SUFFIXES = (
     "csv", "tsv", "txt", "data", "csv.gz", "tsv.gz", "txt.gz", "wav", "png", "gif", "jpg", "jpeg",
     "npy", "npz", "idx", "parquet", "zip",
 )  # fmt: skip
+
+
+def plain_picture(form: str) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (4, 4), 7).save(out, form)
+    return out.getvalue()
+
+
+def plain_sound() -> bytes:
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(400))
+    return out.getvalue()
+
+
+GOOD = {"png": plain_picture("PNG"), "gif": plain_picture("GIF"), "wav": plain_sound()} | {
+    suffix: plain_picture("JPEG") for suffix in ("jpg", "jpeg")
+}
+"""Files that hostile ones lie among."""
 
 
 def write(folder: Path, chance: random.Random, canary: Path) -> Path:
@@ -218,6 +240,10 @@ def write(folder: Path, chance: random.Random, canary: Path) -> Path:
     stem = chance.choice(("x", "a b", "<b>x", "x" * 180, "é", "-x", "x+y", "x~y", "x,y", "%s{}"))
     path = folder / f"{stem}.{suffix}"
     path.write_bytes(body)
+    if kind in GOOD and chance.random() < 0.7:  # one of many in a folder
+        for place in range(12):
+            (folder / f"good{place}.{kind}").write_bytes(GOOD[kind])
+        return folder
     return path
 
 
