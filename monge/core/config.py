@@ -280,9 +280,7 @@ def check(name: str, kind: Any, value: Any) -> Any:
         return check_tuple(name, args, value)
     if origin in (Mapping, dict):
         if not isinstance(value, Mapping):
-            raise UsageError(
-                f"{name}={shown(value)} must be a mapping; give a dict"
-            )
+            raise UsageError(f"{name}={shown(value)} must be a mapping; give a dict")
         return {key: check(f"{name}.{key}", args[1], entry) for key, entry in value.items()}
     if kind is RunRef and isinstance(value, Mapping) and set(value) == {"run"}:
         return RunRef(check(f"{name}.run", str, value["run"]))

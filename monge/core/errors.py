@@ -19,6 +19,9 @@ class MongeError(Exception):
 
     code = 1
 
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # names in data may have several lines
+
 
 class UsageError(MongeError, ValueError):
     """Arguments of a command or a call are wrong."""

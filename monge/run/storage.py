@@ -108,7 +108,13 @@ DATA_KEYS: dict[str, tuple[type, ...]] = {
     "fingerprint": (str,),
 }
 """Required keys of its entry `data`."""
-TYPE_NAMES = {str: "text", dict: "an object", list: "a list", int: "a whole number"}
+TYPE_NAMES = {
+    str: "text",
+    dict: "an object",
+    list: "a list",
+    int: "a whole number",
+    float: "a number",
+}
 FILES = (
     "run.json",
     "fields.json",

@@ -187,7 +187,7 @@ def break_comparison(folder: Path, chance: random.Random, child: bool) -> list[s
     return wrong
 
 
-def attack(tries: int, seed: int, comparisons: float = COMPARISONS) -> list[str]:
+def attack(tries: int, seed: int) -> list[str]:
     """The kills that did harm, each in a line."""
     chance, failed, killed = random.Random(seed), [], 0
     wholes: dict[str, tuple[dict, float]] = {}
@@ -197,7 +197,7 @@ def attack(tries: int, seed: int, comparisons: float = COMPARISONS) -> list[str]
             attempt(["fit", "made", "iris", "--budget", "1step", "--json"])
         while killed < tries:
             folder = Path(scratch) / f"run-{killed}"
-            if chance.random() < comparisons:
+            if chance.random() < COMPARISONS:
                 child = chance.random() < 0.5
                 killed += 1
                 wrong = break_comparison(folder, chance, child)

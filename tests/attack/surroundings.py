@@ -251,6 +251,15 @@ CASES: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
+SLOW = (
+    "a full disk under export",
+    "a folder that is read only",
+    "twenty processes",
+    "two comparisons",
+)
+"""Cases that take long, or fork a process that has threads."""
+
+
 def attack(tries: int, seed: int, names: list[str] | None = None) -> list[str]:
     """The cases that failed, each in a line."""
     names = list(CASES) if names is None else names
