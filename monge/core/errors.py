@@ -7,6 +7,7 @@ exits with `code`; a traceback is shown only on request.
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -20,7 +21,8 @@ class MongeError(Exception):
     code = 1
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().splitlines())  # names in data may have several lines
+        # names in data may be long, and have several lines
+        return " ".join(LONG_WORD.sub(shortened, super().__str__()).splitlines())
 
 
 class UsageError(MongeError, ValueError):
@@ -50,6 +52,7 @@ MAX_CHOICES, NEAREST_CHOICES = 12, 5
 """Choices that a message lists in full, and how many of the closest it names if there are more."""
 MAX_WORD = 200
 """Characters of a word of the user that a message repeats."""
+LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -67,11 +70,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def shorten_words(sentence: str) -> str:
     """A message in one line, with very long words of the user cut."""
-    return " ".join(w if len(w) <= MAX_WORD else shortened(w) for w in sentence.split())
+    return " ".join(LONG_WORD.sub(shortened, sentence).split())
 
 
-def shortened(word: str) -> str:
+def shortened(found: re.Match[str]) -> str:
     """The beginning of a word, and the punctuation after it, which belongs to the sentence."""
+    word = found[0]
     end = word[len(word.rstrip("'\"`),:;?")) :]
     return f"{word[: MAX_WORD // 2]}...{end[-3:]}"
 

@@ -63,7 +63,7 @@ def in_shell(words: str, *codes: int) -> Callable[[Path], list[str]]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MONGE_RUNS": str(folder / "runs")}
         command = " ".join(MONGE)
         done = subprocess.run(
-            ["sh", "-c", words.replace("MONGE", command)],
+            ["sh", "-c", words.replace("MONGE ", f"{command} ")],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -245,7 +245,7 @@ CASES: dict[str, Callable[[Path], list[str]]] = {
     "an error on two full devices": in_shell("MONGE nothing --json > /dev/full 2>/dev/full", 2),
     "a fit on a full device": in_shell(f"MONGE {FIT_WORDS} > /dev/full", 1),
     "a pipe that ends": in_shell("MONGE models | head -1", 0),
-    "no file to translate": in_shell("MONGE translate nowhere - <&-", 1),
+    "no file to translate": in_shell("MONGE translate nowhere - <&-", 1, 2),
     "a file of runs": in_shell(f"touch f; MONGE_RUNS=f MONGE {FIT_WORDS}", 1),
     "no place for runs": in_shell(f"MONGE_RUNS=/proc/none MONGE {FIT_WORDS}", 1),
 }
