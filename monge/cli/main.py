@@ -8,13 +8,17 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import logging
 import os
 import sys
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from ..core.errors import MongeError, nearest, shorten_words
+from ..core.memory import gigabytes, is_out_of_memory, memory_limit
 from ..registry import error_in_user_file
 
 FOLDER = Path(__file__).parent
@@ -67,28 +71,61 @@ def monge() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run one command line and exit with 0 (done), 1 (the work failed) or 2 (wrong usage)."""
     args = sys.argv[1:] if args is None else args
-    sys.exit(flushed(attempt(args), args))
+    open_closed_streams()
+    if "--debug" not in args:
+        hide_warnings()
+    sys.exit(flushed(attempt(args)))
 
 
-def flushed(code: int, args: list[str]) -> int:
+def open_closed_streams() -> None:
+    """Open the standard streams that were closed before the start on the null device: nothing is
+    read from or written to them, and no file that is opened later takes their place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def hide_warnings() -> None:
+    """Hide the warnings of libraries, which are for programmers, unless Python is asked to show
+    them."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
+def flushed(code: int) -> int:
     """The exit code once everything printed has arrived; a full disk may show only here."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        failed = 1
+        pass
     except OSError as error:
-        click.echo(f"monge: cannot write the output ({error.strerror}); free some space", err=True)
-        failed = 1
+        print_error(f"cannot write the output ({error.strerror}); free some space", 1, [])
     # what is left in the buffer would raise again when the interpreter ends
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return failed
+    return code or 1
 
 
 def attempt(args: list[str]) -> int:
     """The exit code of a command line; an error is printed as one sentence."""
     debug = "--debug" in args
+    if not folder_exists():
+        return print_error(
+            "the current folder was deleted; change to one that exists, as with `cd ~`", 1, args
+        )
+    if memory_limit() < LEAST_MEMORY:
+        return print_error(
+            f"expected a memory limit of at least {gigabytes(LEAST_MEMORY)}, which torch needs, "
+            f"found {gigabytes(memory_limit())}; raise it, as with `ulimit -v unlimited`",
+            1,
+            args,
+        )
     try:
         return (
             monge.main(
@@ -122,7 +159,26 @@ def attempt(args: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if is_out_of_memory(error):
+            return print_error(OUT_OF_MEMORY, 1, args)
         return print_error(internal_error(error), 1, args)
+
+
+LEAST_MEMORY = 10**9
+"""Bytes of addresses below which importing torch may end the process."""
+OUT_OF_MEMORY = (
+    "expected enough memory for this, found that the system gives no more; free some, raise the "
+    "limit (`ulimit -v`), or choose a smaller train.batch_size, model or number of samples"
+)
+
+
+def folder_exists() -> bool:
+    """Whether the current folder is still there; libraries end the process if it is not."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def with_remedy(error: click.UsageError) -> str:
@@ -142,20 +198,22 @@ def internal_error(error: Exception) -> str:
 
 def describe_os_error(error: OSError) -> str:
     """The file that the system could not open or write, and what to check."""
-    if error.filename is None:
-        return f"system error: {error}; rerun with --debug for a traceback"
+    what = "the output" if error.filename is None else error.filename
     return (
-        f"cannot open or write {error.filename} ({error.strerror}); check the path, its "
+        f"cannot open or write {what} ({error.strerror or error}); check the path, its "
         "permissions and the free disk space, or choose another path"
     )
 
 
 def print_error(sentence: str, code: int, args: list[str]) -> int:
-    """Print the sentence on stderr, and with --json as JSON on stdout; returns the exit code."""
+    """Print the sentence on stderr, and with --json as JSON on stdout; returns the exit code. A
+    stream that takes nothing any more changes neither."""
     sentence = shorten_words(sentence)
     if "--json" in args:
-        click.echo(json.dumps({"error": sentence}))
-    click.echo(f"monge: {sentence}", err=True)
+        with suppress(OSError):
+            click.echo(json.dumps({"error": sentence}))
+    with suppress(OSError):
+        click.echo(f"monge: {sentence}", err=True)
     return code
 
 

@@ -80,18 +80,18 @@ def compare(
         what, wanted = save_arrays(what, where)
     plan = make_plan(str(what), names, settings, budget, seeds, given, targets, one)
     comparison = Comparison.create(plan, where, wanted)
-    on_event(comparison)
     outcomes = []
     events: Generator[JobStarted | Outcome, None, None] = (
         ray_backend.run(comparison, ray, threads or 1) if ray else comparison.run(jobs, threads)
     )
-    with closing(events):
+    with storage.locked(comparison.folder), closing(events):
+        on_event(comparison)
         for event in events:
             on_event(event)
             if isinstance(event, Outcome):
                 outcomes.append(event)
-    found = Leaderboard.of(comparison, outcomes)
-    return replace(found, report=report(comparison.folder, outcomes))
+        found = Leaderboard.of(comparison, outcomes)
+        return replace(found, report=report(comparison.folder, outcomes))
 
 
 def save_arrays(what: Any, where: Path | None) -> tuple[str, Path]:

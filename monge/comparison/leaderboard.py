@@ -25,7 +25,8 @@ from ..core.metric import Metric
 from ..core.space import Space
 from ..evaluate.samples import REAL
 from ..run import storage
-from .runner import RESULTS, Comparison, Outcome
+from ..run.saved import naming_file
+from .runner import Comparison, Outcome, read_results
 from .worker import ROWS
 
 if TYPE_CHECKING:
@@ -175,13 +176,20 @@ def leaderboard(outcomes: Sequence[Outcome]) -> list[LeaderboardRow]:
     return rank(with_gaps(sorted(found, key=lambda row: row.order)))
 
 
+DATA_TYPES = {key: storage.DATA_KEYS[key] for key in ("name", "overrides", "fingerprint")}
+
+
 def check_comparable(runs: Sequence[Path]) -> None:
     """Raise a RunError if two models have different spaces or were fitted to different data."""
     known: tuple[Path, Mapping[str, Any]] | None = None
     for run in runs:
         about = storage.read(run, "run.json")
+        storage.check_types(run / "run.json", about, {"space": (dict,), "data": (dict,)})
+        storage.check_types(run / "run.json", about["data"], DATA_TYPES)
         first, other = known = known or (run, about)
-        space, theirs = (Space.from_dict(each["space"]) for each in (about, other))
+        with naming_file(run / "run.json"):
+            space, theirs = (Space.from_dict(each["space"]) for each in (about, other))
+            name, second_name = (storage.data_name(each) for each in (about, other))
         event, second = (
             " given ".join([str(each), *map(str, each.given.values())]) for each in (space, theirs)
         )
@@ -190,11 +198,10 @@ def check_comparable(runs: Sequence[Path]) -> None:
                 f"expected models of one space, found {event} in {run.name} and {second} in "
                 f"{first.name}; compare models of the same event"
             )
-        name, second = (storage.data_name(each) for each in (about, other))
-        if name != second or support(space) != support(theirs):
+        if name != second_name or support(space) != support(theirs):
             raise RunError(
                 f"expected models of the same data read in the same way, found {name} in "
-                f"{run.name} and {second} in {first.name}, whose log-likelihoods are not "
+                f"{run.name} and {second_name} in {first.name}, whose log-likelihoods are not "
                 "comparable; fit one of them again with the data options of the other"
             )
         if about["data"]["fingerprint"] != other["data"]["fingerprint"]:
@@ -214,13 +221,12 @@ def support(space: Space) -> list[tuple[Any, ...]]:
 
 
 def row(runs: Sequence[Path], model: str) -> LeaderboardRow:
-    results = [storage.read(run, RESULTS) for run in runs]
+    results = [read_results(run) for run in runs]
     names = [
         name for name in results[0]["metrics"] if all(name in one["metrics"] for one in results)
     ]
-    scores = {name: [Metric(**one["metrics"][name]) for one in results] for name in names}
-    files = [run / ROWS for run in runs]
-    rows = np.stack([np.load(file) for file in files]) if files[0].exists() else None
+    scores = {name: [one["metrics"][name] for one in results] for name in names}
+    rows = read_rows([run / ROWS for run in runs]) if (runs[0] / ROWS).exists() else None
     first = next((name for name in (LIKELIHOOD, DISTANCE) if name in scores), None)
     return LeaderboardRow(
         model,
@@ -231,6 +237,17 @@ def row(runs: Sequence[Path], model: str) -> LeaderboardRow:
         cost=results[0].get("cost", {}),
         values=tuple(score.value for score in scores[first]) if first else (),
     )
+
+
+def read_rows(files: Sequence[Path]) -> NDArray[np.float64]:
+    """The log-likelihoods of test rows, (seeds, N)."""
+    found = []
+    for file in files:
+        with naming_file(file):
+            found.append(np.load(file, allow_pickle=False))
+            if found[-1].dtype.kind != "f" or found[-1].shape != (len(found[0]),):
+                raise ValueError(f"an array of shape {found[-1].shape}")
+    return np.stack(found)
 
 
 def mean(scores: Sequence[Metric]) -> Metric:

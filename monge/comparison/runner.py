@@ -18,11 +18,14 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RunError
+from ..core.errors import RunError, shown
+from ..core.metric import Metric
 from ..run import storage
+from ..run.saved import naming_file
 from ..train.loop import terminable
 from .plan import ComparisonPlan, with_tuples
 
@@ -58,6 +61,32 @@ class Outcome:
 Report = Callable[[JobStarted], None]
 
 
+KEYS: dict[str, tuple[type, ...]] = {
+    "data": (str,),
+    "settings": (list,),
+    "models": (list,),
+    "budget": (str,),
+    "seeds": (int,),
+    "given": (list,),
+    "target": (list,),
+    "refused": (dict,),
+    "fingerprint": (str,),
+}
+"""What compare.json holds, with its types."""
+MAX_SEEDS, MAX_TITLE = 10**4, 240
+"""The most fits per model, and bytes of a folder's name."""
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """What is saved about a fit: its metrics, seconds and cost."""
+    found = storage.read(run, RESULTS)
+    storage.check_types(run / RESULTS, found, {"metrics": (dict,), "seconds": (float, int)})
+    storage.check_types(run / RESULTS, {"cost": {}, **found}, {"cost": (dict,)})
+    with naming_file(run / RESULTS):
+        metrics = {name: Metric.from_dict(saved) for name, saved in found["metrics"].items()}
+    return {**found, "metrics": metrics}
+
+
 class Comparison:
     """A plan and the folder of its runs."""
 
@@ -82,8 +111,11 @@ class Comparison:
             where = next(
                 place for place in storage.candidates(first) if not cls.refusal(plan, place)
             )
+        storage.check_writable_name(where)
         where.mkdir(parents=True, exist_ok=True)
-        storage.write(where / FILE, json.dumps(storage.with_format(asdict(plan)), indent=1) + "\n")
+        with storage.locked(where):
+            content = json.dumps(storage.with_format(asdict(plan)), indent=1) + "\n"
+            storage.write(where / FILE, content)
         return cls(plan, where)
 
     @classmethod
@@ -105,7 +137,22 @@ class Comparison:
 
     @classmethod
     def read(cls, where: Path) -> Comparison:
-        return cls(ComparisonPlan(**with_tuples(storage.read(where, FILE))), where)
+        """The comparison in a folder; RunError if its file is none that this version writes."""
+        saved = storage.read(where, FILE)
+        storage.check_types(where / FILE, saved, KEYS)
+        with naming_file(where / FILE):
+            lists = [saved[key] for key, kinds in KEYS.items() if list in kinds]
+            words = [*chain(*lists), *saved["refused"].values()]
+            if not all(isinstance(word, str) for word in words):
+                raise ValueError("expected text in its lists")
+            if not 1 <= saved["seeds"] <= MAX_SEEDS:
+                raise ValueError(f"expected 1 to {MAX_SEEDS} seeds, found {shown(saved['seeds'])}")
+            plan = ComparisonPlan(**with_tuples(saved))
+            for model in plan.models:
+                title = plan.title(model, 0)
+                if Path(title).name != title or len(os.fsencode(title)) > MAX_TITLE:
+                    raise ValueError(f"expected the name of a model, found {shown(model)}")
+        return cls(plan, where)
 
     @property
     def outcomes(self) -> list[Outcome]:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -22,6 +23,7 @@ from .. import registry
 from ..core.abilities import HasLikelihood
 from ..core.errors import MongeError, RunError
 from ..core.files import replacing
+from ..core.memory import is_out_of_memory
 from ..run import storage
 from ..run.figures import write_figures
 from ..run.run import Run, load, start
@@ -94,10 +96,23 @@ def main(args: list[str]) -> int:
     threading.Thread(target=watch_parent, args=(sys.stdin,), daemon=True).start()
     try:
         run_job(Path(where), model, int(seed), int(threads), sys.stdout)
-    except MongeError as error:
-        sys.stderr.write(f"{error}\n")
+    except Exception as error:  # its last line is the reason that the comparison gives
+        if not isinstance(error, MongeError | OSError) and not is_out_of_memory(error):
+            traceback.print_exc()
+        sys.stderr.write(f"{reason(error)}\n")
         return 1
     return 0
+
+
+def reason(error: Exception) -> str:
+    """Why a fit failed, in one line."""
+    if isinstance(error, MongeError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"cannot open or write {error.filename or 'a file'} ({error.strerror or error})"
+    if is_out_of_memory(error):
+        return "the system gives no more memory; use fewer --jobs, or a smaller train.batch_size"
+    return f"internal error ({' '.join(str(error).split())})"
 
 
 if __name__ == "__main__":

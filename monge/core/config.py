@@ -225,7 +225,7 @@ class Config:
         for setting in sorted(settings, key=depth):
             path, equals, text = setting.partition("=")
             if not (path and equals):
-                raise UsageError(f"expected name=value, found {setting!r}")
+                raise UsageError(f"expected name=value, found {setting!r}; write such as width=64")
             changed = put(changed, path.split("."), text, path)
         return changed
 
@@ -267,7 +267,7 @@ def check(name: str, kind: Any, value: Any) -> Any:
         value = check(name, args[0], value)
         for limit in args[1:]:
             if value is not None and not limit.admits(value):
-                raise UsageError(f"{name}={value} must be {limit}")
+                raise UsageError(f"{name}={value} must be {limit}; give another value")
         return value
     if origin in (Union, UnionType):
         return check_union(name, args, value)
@@ -280,7 +280,7 @@ def check(name: str, kind: Any, value: Any) -> Any:
         return check_tuple(name, args, value)
     if origin in (Mapping, dict):
         if not isinstance(value, Mapping):
-            raise UsageError(f"{name}={shown(value)} must be a mapping")
+            raise UsageError(f"{name}={shown(value)} must be a mapping; give a dict")
         return {key: check(f"{name}.{key}", args[1], entry) for key, entry in value.items()}
     if kind is RunRef and isinstance(value, Mapping) and set(value) == {"run"}:
         return RunRef(check(f"{name}.run", str, value["run"]))
@@ -289,9 +289,11 @@ def check(name: str, kind: Any, value: Any) -> Any:
     if kind is float and type(value) is int and abs(value) < 1e300:
         return float(value)
     if type(value) is not kind:
-        raise UsageError(f"{name}={shown(value)} must be {spell(kind)}")
+        raise UsageError(f"{name}={shown(value)} must be {spell(kind)}; give another value")
     if kind is int and abs(value) > MAX_INT:
-        raise UsageError(f"{name}={shown(value)} must be at most {MAX_INT:.4g} in size")
+        raise UsageError(
+            f"{name}={shown(value)} must be at most {MAX_INT:.4g} in size; give another value"
+        )
     return value
 
 
@@ -309,7 +311,7 @@ def check_union(name: str, args: tuple, value: Any) -> Any:
 
 def check_tuple(name: str, args: tuple, value: Any) -> tuple:
     if not isinstance(value, (tuple, list)):
-        raise UsageError(f"{name}={shown(value)} must be a list")
+        raise UsageError(f"{name}={shown(value)} must be a list; put it into brackets")
     kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
     if len(kinds) != len(value):
         raise UsageError(f"{name}={shown(value)} must have {len(kinds)} entries")

@@ -7,6 +7,7 @@ exits with `code`; a traceback is shown only on request.
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -18,6 +19,10 @@ class MongeError(Exception):
     """Base of all errors shown to users."""
 
     code = 1
+
+    def __str__(self) -> str:
+        # names in data may be long, and have several lines
+        return " ".join(LONG_WORD.sub(shortened, super().__str__()).splitlines())
 
 
 class UsageError(MongeError, ValueError):
@@ -47,6 +52,7 @@ MAX_CHOICES, NEAREST_CHOICES = 12, 5
 """Choices that a message lists in full, and how many of the closest it names if there are more."""
 MAX_WORD = 200
 """Characters of a word of the user that a message repeats."""
+LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -64,8 +70,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def shorten_words(sentence: str) -> str:
     """A message in one line, with very long words of the user cut."""
-    words = (w if len(w) <= MAX_WORD else f"{w[: MAX_WORD // 2]}..." for w in sentence.split())
-    return " ".join(words)
+    return " ".join(LONG_WORD.sub(shortened, sentence).split())
+
+
+def shortened(found: re.Match[str]) -> str:
+    """The beginning of a word, and the punctuation after it, which belongs to the sentence."""
+    word = found[0]
+    end = word[len(word.rstrip("'\"`),:;?")) :]
+    return f"{word[: MAX_WORD // 2]}...{end[-3:]}"
 
 
 def shown(value: object) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from .errors import shown
 
 MetricKind = Literal["exact", "bound", "estimate", "distance", "loss"]
+FIELDS = ("value", "kind", "stderr", "unit")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,19 @@ class Metric:
         is not distinguishable from 0; then the later weights, trained for longer, are taken."""
         found = self.better_than(best)
         return found or (self.kind == "distance" and self.value < self.stderr)
+
+    @classmethod
+    def from_dict(cls, saved: Any) -> Metric:
+        """What `to_dict` returned; ValueError if it cannot be that."""
+        found = cls(**saved) if isinstance(saved, dict) and {*saved} <= {*FIELDS} else None
+        if (
+            found is None
+            or found.kind not in get_args(MetricKind)
+            or not isinstance(found.unit, str)
+            or not all(type(number) in (int, float) for number in (found.value, found.stderr))
+        ):
+            raise ValueError(f"expected a metric, found {shown(saved)}")
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         return {"value": self.value, "kind": self.kind, "unit": self.unit, "stderr": self.stderr}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..comparison.runner import FILE, RESULTS, Comparison, Outcome
+from ..comparison.runner import FILE, RESULTS, Comparison, Outcome, read_results
 from ..core.metric import Metric
 from ..run import storage
 from ..run.run import Run, load
@@ -93,6 +93,5 @@ def of_run(run: Run) -> str:
 def metrics_of(run: Run) -> dict[str, Metric]:
     """The stored metrics of a comparison, or computed now."""
     if (run.folder / RESULTS).exists():
-        saved = storage.read(run.folder, RESULTS)["metrics"]
-        return {name: Metric(**score) for name, score in saved.items()}
+        return read_results(run.folder)["metrics"]
     return run.evaluate()

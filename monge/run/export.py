@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,7 +112,9 @@ def check_onnx(out: Path) -> None:
 
 def save(program: torch.export.ExportedProgram, names: list[str], out: Path) -> None:
     if out.suffix == ".pt2":
-        torch.export.save(program, out)
+        content = io.BytesIO()  # a full disk would end the process if torch wrote the file
+        torch.export.save(program, content)
+        out.write_bytes(content.getbuffer())
         return
     torch.onnx.export(
         program, f=str(out), input_names=names, dynamo=True, verbose=False, external_data=False

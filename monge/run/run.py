@@ -392,7 +392,9 @@ class Run(SavedRun):
     ) -> torch.Tensor:
         """n samples as a tensor (n, *event)."""
         self.check_count(n)
-        if n and (self.view.constraints or any("range=" in word for word in settings)):
+        if not n:  # a row that is left out gives the others their shape and type
+            return self.sample_tensor(1, given, *settings, seed=seed)[:0]
+        if self.view.constraints or any("range=" in word for word in settings):
             return self.sample_where(n, (), given, *settings, seed=seed).x
         model, options = self.require(CanSample), sampling_options(self, settings)
         generator = make_generator(seed, self.compute.torch_device())

@@ -245,7 +245,7 @@ def follow(steps: Iterable[Progress], shown: bool | None = None) -> None:
         for progress in steps:
             if bar:
                 bar.show(progress)
-            elif shown and progress.held_out:
+            elif shown and progress.held_out and sys.stderr is not None:
                 sys.stderr.write(f"{line(progress)}\n")
     finally:
         if bar:
@@ -254,7 +254,7 @@ def follow(steps: Iterable[Progress], shown: bool | None = None) -> None:
 
 def is_interactive() -> bool:
     """Whether a bar can be drawn: stderr is a terminal, or this is a notebook."""
-    return sys.stderr.isatty() or is_notebook()
+    return (sys.stderr is not None and sys.stderr.isatty()) or is_notebook()
 
 
 def is_notebook() -> bool:

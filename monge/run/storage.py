@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -37,8 +37,8 @@ def locked(folder: Path) -> Iterator[None]:
         hold = lock.acquire()
     except Timeout:
         raise RunError(
-            f"{folder} is being trained by another process; wait for it, or start "
-            "a run of its own with --out"
+            f"{folder} is in use by another process, which trains there; wait for it, or choose "
+            "another folder with --out"
         ) from None
     except OSError as error:
         raise RunError(
@@ -50,10 +50,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left half written in a folder whose lock is held."""
-    for path in folder.glob(".*"):
-        if DRAFT.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+    """Remove what killed processes left half written in a folder whose lock is held; figures are
+    written without the lock, so that theirs must be old."""
+    for path in (*folder.glob(".*"), *folder.glob("figures/.*")):
+        with suppress(OSError):  # removed by another process
+            old = time.time() - path.lstat().st_mtime > LOCK_SECONDS
+            if DRAFT.fullmatch(path.name) and (old or path.parent == folder):
+                path.unlink()
 
 
 def is_locked(path: Path) -> bool:
@@ -105,7 +108,13 @@ DATA_KEYS: dict[str, tuple[type, ...]] = {
     "fingerprint": (str,),
 }
 """Required keys of its entry `data`."""
-TYPE_NAMES = {str: "text", dict: "an object", list: "a list", int: "a whole number"}
+TYPE_NAMES = {
+    str: "text",
+    dict: "an object",
+    list: "a list",
+    int: "a whole number",
+    float: "a number",
+}
 FILES = (
     "run.json",
     "fields.json",
@@ -120,8 +129,9 @@ FILES = (
     ".lock",
 )
 """Files of runs and comparisons, besides checkpoints."""
-DRAFT_RUN, STALE_SECONDS = ".draft-", 3600
-"""Prefix of a run folder that is being made, and the age at which it is certainly abandoned."""
+DRAFT_RUN, LOCK_SECONDS = ".draft-", 60
+"""Prefix of a run folder that is being made, and the age at which it is certainly locked, unless
+it is abandoned."""
 TRASH = ".trash"
 """Directory beside the runs that deleted runs are moved to."""
 
@@ -146,10 +156,33 @@ def create(
 ) -> Path:
     """A new folder with these JSON files and copies of these runs in it, there whole or not at
     all; a taken name gets -2, -3, ... where `numbered`, and is refused otherwise."""
+    check_writable_name(wanted)
     try:
         wanted.parent.mkdir(parents=True, exist_ok=True)
         sweep_drafts(wanted.parent)
         draft = Path(tempfile.mkdtemp(prefix=DRAFT_RUN, dir=wanted.parent))
+        with locked(draft):  # the lock moves with the folder
+            fill(draft, files, parts)
+            for folder in candidates(wanted) if numbered else [wanted]:
+                if folder.exists():
+                    continue
+                try:
+                    os.rename(draft, folder)
+                except OSError:  # someone else took the name in this instant
+                    continue
+                return folder
+            shutil.rmtree(draft)
+    except OSError as error:
+        raise RunError(
+            f"cannot make a run folder at {wanted} ({error.strerror}); choose another "
+            "place with --out or MONGE_RUNS"
+        ) from error
+    raise RunError(f"{wanted} exists; give --out another name, or --resume {wanted} to go on")
+
+
+def fill(draft: Path, files: Mapping[str, Any], parts: Mapping[str, Path]) -> None:
+    """Write the files of a new folder; if that fails, the folder is removed."""
+    try:
         draft.chmod(0o755)
         for name, content in files.items():
             (draft / name).parent.mkdir(exist_ok=True)
@@ -160,29 +193,29 @@ def create(
                 draft / "parts" / field,
                 ignore=shutil.ignore_patterns("last.safetensors", ".*", "figures"),
             )
-    except OSError as error:
-        raise RunError(
-            f"cannot make a run folder at {wanted} ({error.strerror}); choose another "
-            "place with --out or MONGE_RUNS"
-        ) from error
-    for folder in candidates(wanted) if numbered else [wanted]:
-        if folder.exists():
-            continue
-        try:
-            os.rename(draft, folder)
-        except OSError:  # someone else took the name in this instant
-            continue
-        return folder
-    shutil.rmtree(draft)
-    raise RunError(f"{wanted} exists; give --out another name, or --resume {wanted} to go on")
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def check_writable_name(folder: Path) -> None:
+    """Refuse a name that checkpoints cannot be written under, before there is anything in it."""
+    try:
+        os.fspath(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"expected a folder whose name is UTF-8, found {str(folder)!a}; give --out or "
+            "MONGE_RUNS another"
+        ) from None
 
 
 def sweep_drafts(folder: Path) -> None:
-    """Remove the drafts of run folders that killed processes left here; one that is being made
-    takes seconds."""
+    """Remove the drafts of run folders that killed processes left here: nobody holds them."""
     for draft in folder.glob(f"{DRAFT_RUN}*"):
-        if time.time() - draft.lstat().st_mtime > STALE_SECONDS and not draft.is_symlink():
-            shutil.rmtree(draft, ignore_errors=True)
+        with suppress(RunError, OSError):  # in use, or removed by another process
+            if time.time() - draft.lstat().st_mtime > LOCK_SECONDS and not draft.is_symlink():
+                with locked(draft):
+                    shutil.rmtree(draft, ignore_errors=True)
 
 
 def candidates(wanted: Path) -> Iterator[Path]:

@@ -1,36 +1,52 @@
-"""Run folders whose files were damaged or written to deceive: each is used or refused in one
-sentence.
+"""Folders of runs and comparisons whose files were damaged or written to deceive: each is used or
+refused in one sentence.
 
     python tests/attack/hostile_runs.py --tries 5000 --seed 7
 
-A try copies a good run, changes one of its files (wrong types, odd values, missing and foreign
-keys, deep nesting, flipped bits, a truncated or swapped file) and then loads it, samples, scores
-and reads its log. Anything but success or an error of ours counts as failed, and so does a file
-that appears outside the folder.
+A try copies a good run or comparison, changes one of its files (wrong types, odd values, missing
+and foreign keys, deep nesting, flipped bits, a truncated or swapped file, a pickle, a link that
+leads out) and then loads it, samples, scores, reads its log and checkpoint, or ranks the models.
+Anything but success or an error of ours counts as failed, and so does a file that appears outside
+the folder.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
+import pickle
 import random
 import shutil
-import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from attacking import main
 
 import monge
+from monge.comparison.leaderboard import Leaderboard
+from monge.comparison.plan import ComparisonPlan
+from monge.comparison.runner import Comparison
 from monge.core.errors import MongeError
+from monge.core.metric import Metric
+from monge.run import storage
+from monge.run.diagnostics import saved_findings
 
 GOOD = Path(__file__).parents[1] / "fixtures" / "format-2" / "run"
-JSON = ("run.json", "fields.json")
-BINARY = ("best.safetensors", "log.jsonl", *JSON)
+JSON = ("run.json", "fields.json", "findings.json")
+BINARY = ("best.safetensors", "last.safetensors", "log.jsonl", *JSON)
+MODELS = ("autoregressive.made", "baseline.gaussian")
+COMPARED_JSON = (
+    "compare.json",
+    *(f"{name}/metrics.json" for name in MODELS),
+    f"{MODELS[0]}/run.json",
+)
+COMPARED_BINARY = (*COMPARED_JSON, f"{MODELS[0]}/rows.npy")
 
 
 def deep(levels: int) -> str:
@@ -80,9 +96,9 @@ def put(tree: Any, path: tuple, value: Any) -> Any:
     return copy
 
 
-def change_json(folder: Path, chance: random.Random) -> str:
+def change_json(folder: Path, chance: random.Random, names: Sequence[str]) -> str:
     """Replace, remove or add one value in a JSON file, or nest it deeply."""
-    name = chance.choice(JSON)
+    name = chance.choice(names)
     file = folder / name
     tree = json.loads(file.read_text(encoding="utf-8"))
     path = chance.choice(list(places(tree)))
@@ -102,21 +118,38 @@ def change_json(folder: Path, chance: random.Random) -> str:
     return f"{name} {path} = {str(value)[:40]!r}"
 
 
-def change_bytes(folder: Path, chance: random.Random) -> str:
-    """Flip bits, cut, empty or exchange a file."""
-    name = chance.choice(BINARY)
+class Code:
+    """An object whose unpickling makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.path),)
+
+
+def change_bytes(folder: Path, chance: random.Random, names: Sequence[str]) -> str:
+    """Flip bits, cut, empty or exchange a file, or make it a pickle or a link."""
+    name = chance.choice(names)
     file, way = folder / name, chance.random()
     content = bytearray(file.read_bytes())
-    if way < 0.6:
+    if way < 0.55:
         for _ in range(chance.choice((1, 1, 3, 30))):
             content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         what = "flipped"
-    elif way < 0.85:
+    elif way < 0.75:
         content = content[: chance.randrange(len(content))]
         what = "cut"
-    elif way < 0.95:
-        content = bytearray((folder / chance.choice(BINARY)).read_bytes())
+    elif way < 0.85:
+        content = bytearray((folder / chance.choice(names)).read_bytes())
         what = "exchanged"
+    elif way < 0.9:
+        file.unlink()
+        file.symlink_to(chance.choice(("/etc/passwd", "/dev/zero", "nowhere", "../../outside")))
+        return f"{name} linked"
+    elif way < 0.95:
+        content = bytearray(pickle.dumps(np.array([Code(folder.parents[1] / "ran")], object)))
+        what = "pickled"
     else:
         content = bytearray(chance.randbytes(chance.randrange(1, 5000)))
         what = "random"
@@ -129,8 +162,35 @@ def use(folder: Path) -> None:
     run = monge.load(folder)
     _ = run.title, run.space, run.train_config, run.config
     _ = run.history, run.result, repr(run)
+    saved_findings(folder, run.result["step"])
+    run.latest_model()
     sampled = run.sample(2, seed=0)
     run.log_likelihood(sampled)
+
+
+def make_comparison(folder: Path) -> None:
+    """A comparison as the library writes it, of copies of the good run."""
+    for name in MODELS:
+        shutil.copytree(GOOD, folder / name)
+        np.save(folder / name / "rows.npy", np.arange(5.0))
+        metrics = {"log_likelihood": Metric(2.0, "exact", 0.1).to_dict()}
+        results = {"metrics": metrics, "seconds": 1.0, "steps": 3, "cost": {"parameters": 3}}
+        write(folder / name / "metrics.json", results)
+    write(
+        folder / "compare.json",
+        asdict(ComparisonPlan("moons", ("data.seed=1",), MODELS, "3steps")),
+    )
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(storage.with_format(content)), encoding="utf-8")
+
+
+def use_comparison(folder: Path) -> None:
+    """What the commands do with the results of a comparison."""
+    comparison = Comparison.read(folder)
+    found = Leaderboard.of(comparison, comparison.outcomes)
+    _ = json.dumps(found.to_dict()), repr(found), found.reference
 
 
 def attack(tries: int, seed: int, limit: float = 60.0) -> list[str]:
@@ -139,36 +199,31 @@ def attack(tries: int, seed: int, limit: float = 60.0) -> list[str]:
     for number in range(tries):
         chance = random.Random(f"{seed} {number}")
         with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / "inside" / "run"
-            shutil.copytree(GOOD, folder)
-            change = change_json if chance.random() < 0.7 else change_bytes
-            what, started = change(folder, chance), time.monotonic()
+            folder, compared = Path(scratch) / "inside" / "run", chance.random() < 0.2
+            if compared:
+                make_comparison(folder)
+            else:
+                shutil.copytree(GOOD, folder)
+            texts, files = (COMPARED_JSON, COMPARED_BINARY) if compared else (JSON, BINARY)
+            if chance.random() < 0.7:
+                what = change_json(folder, chance, texts)
+            else:
+                what = change_bytes(folder, chance, files)
+            started = time.process_time()
             try:
-                use(folder)
+                (use_comparison if compared else use)(folder)
             except MongeError as error:
                 if not str(error).strip() or "\n" in str(error):
                     failed.append(f"{number} {what}: not one sentence: {error!r}")
             except Exception as error:  # what this script looks for
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 failed.append(f"{number} {what}: {error!r:.200} at {place.name}:{place.lineno}")
-            if (spent := time.monotonic() - started) > limit:
+            if (spent := time.process_time() - started) > limit:
                 failed.append(f"{number} {what}: took {spent:.0f} s")
             if sorted(path.name for path in Path(scratch).iterdir()) != ["inside"]:
-                failed.append(f"{number} {what}: wrote outside the run folder")
+                failed.append(f"{number} {what}: wrote outside the run folder, or ran code")
     return failed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tries", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    failed = attack(options.tries, options.seed)
-    print("\n".join(failed))
-    print(f"seed {options.seed}: {options.tries} tried, {len(failed)} failed")
-    sys.exit(bool(failed))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, attack, 5000)

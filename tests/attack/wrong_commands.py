@@ -1,27 +1,30 @@
-"""Wrong command lines: each ends with exit code 1 or 2 and one sentence that names a remedy.
+"""Wrong command lines: each ends with exit code 1 or 2 and one sentence that names a remedy, in
+less than 3 s of computing and 1 GB of memory.
 
     python tests/attack/wrong_commands.py [--tries 400] [--seed 0]
 
-Cases are written down below; to reach more tries, words of good command lines are replaced by odd
-ones. RUN is a small run, OUT a folder that is removed afterwards.
+Cases are written down below, or made of every option of every command with a wrong value; to reach
+more tries, words of good command lines are replaced by odd ones. RUN is a small run, OUT a folder
+that is removed afterwards.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import importlib
 import io
 import os
 import random
+import resource
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import torch
+import click
+from attacking import main
 
-from monge.cli.main import attempt
+from monge.cli.main import attempt, commands
 
 GOOD_RUN = Path(__file__).parents[1] / "fixtures" / "format-2" / "run"
 HUGE, LONG = str(10**20), "x" * 100_000
@@ -118,6 +121,86 @@ WRONG = (
     f"fit {LONG} digits",
     f"fit vae {LONG}",
     f"fit vae digits {LONG}=1",
+    f"sample RUN --where {LONG}=1",
+    f"sample RUN {LONG}=1",
+    f"data {LONG}.csv",
+    f"models {LONG}",
+    f"explain {LONG}",
+    f"sample {LONG}",
+    f"fit --resume {LONG}",
+    f"fit vae digits --given {LONG}",
+    f"fit vae digits --budget {LONG}",
+    f"fit vae digits --seed {LONG}",
+    f"sample RUN -n {LONG}",
+    "fit vae digits train.batch_size=0",
+    "fit vae digits train.batch_size=x",
+    "fit vae digits train.optimiser=nothing",
+    "fit vae digits train.ema_decay=2",
+    "fit vae digits train.grad_clip=-1",
+    "fit vae digits train.weight_decay=-1",
+    "fit vae digits data.valid=2",
+    "fit vae digits data.test=-1",
+    "fit vae digits data.missing=nothing",
+    "fit vae digits data.augment=nothing",
+    "fit vae digits data.constraints=a>b",
+    "fit vae digits sample.steps=3",
+    "fit vae digits latent=0",
+    "fit vae digits prior=nothing",
+    "fit vae digits start=nowhere",
+    "fit vae digits preset=nothing",
+    "fit vae digits width=nan",
+    "fit vae digits width=-1",
+    "fit vae digits width",
+    "fit vae digits =3",
+    "fit gpt digits heads=0",
+    "fit gpt digits width=1e9",
+    "fit gpt digits depth=1e8",
+    "fit ddpm moons width=1e9",
+    "fit made iris --ensemble -1",
+    "fit made iris --ensemble 1000000",
+    "fit made iris --precision fp8",
+    "fit mlp moons",
+    "fit seq2seq iris",
+    "fit cnn iris",
+    "fit made iris --resume RUN",
+    "fit made iris --out RUN",
+    "fit made iris --budget 5parsecs",
+    "fit made iris --budget 0.5steps",
+    "fit made iris --budget 1e-9epochs",
+    "fit made RUN",
+    "fit RUN iris",
+    "sample RUN RUN",
+    f"sample RUN --seed {10**30}",
+    f"sample RUN -n {10**15}",
+    "sample RUN range=nothing",
+    "sample RUN -o RUN/run.json",
+    "sample RUN -o RUN/best.safetensors",
+    "score RUN RUN/run.json",
+    "score RUN samples=0",
+    "score RUN --split nothing",
+    "report RUN -o RUN/run.json",
+    "report RUN -o OUT/x.xyz",
+    "compare iris made --budget 0s",
+    "compare iris made --seeds 0",
+    "compare iris made --jobs 0",
+    "compare iris made --out RUN",
+    "compare iris nothing=3",
+    "compare iris made data.nothing=3",
+    "distance iris wine",
+    "distance nowhere nowhere",
+    "data iris data.seed=x",
+    "data iris+nothing",
+    "data /dev/zero",
+    "data /dev/null",
+    "data /",
+    "data .",
+    "data ..",
+    "runs --compact nowhere",
+    "runs RUN",
+    "verify nothing nothing",
+    "serve nowhere",
+    "serve RUN --port x",
+    "studio --port x",
 )
 PARTS = ("fit", "sample", "score", "RUN", "vae", "iris", "digits", "-n", "3", "-o", "OUT/x.csv")
 ODD = ("", "-", "--", "=", "a=", "=b", "\0", "é", "-1", "nan", "1e999", "../..", "/", "*", "data.")
@@ -131,9 +214,34 @@ def mixed(chance: random.Random) -> list[str]:
     return [first, *words]
 
 
-def run_one(args: list[str], must_fail: bool, limit: float) -> str | None:
+def wrong_options() -> list[list[str]]:
+    """Every option of every command with a value that it does not take."""
+    found = []
+    for name in sorted({*commands()} - {"studio", "serve"}):
+        command = importlib.import_module(f"monge.cli.{name}").command
+        found += [[name, "--no-such-option"], [name, "RUN", "RUN", "RUN", "RUN", "--nothing=1"]]
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.is_flag:
+                continue
+            word = max(option.opts, key=len)
+            found.append([name, word])
+            if isinstance(option.type, click.types.IntParamType) or option.type.name == "integer":
+                found += [[name, word, value] for value in ("x", "", "1.5", LONG)]
+            elif isinstance(option.type, click.Choice):
+                found += [[name, word, value] for value in ("nothing", "", LONG)]
+            elif isinstance(option.type, click.types.FloatParamType):
+                found += [[name, word, value] for value in ("x", "")]
+    return found
+
+
+def memory() -> int:
+    """The most bytes that this process has had."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def run_one(args: list[str], must_fail: bool) -> str | None:
     """What is wrong with how a command line ended; None if nothing is."""
-    out, err, started = io.StringIO(), io.StringIO(), time.monotonic()
+    out, err, started, before = io.StringIO(), io.StringIO(), time.process_time(), memory()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = attempt(args)
@@ -144,17 +252,28 @@ def run_one(args: list[str], must_fail: bool, limit: float) -> str | None:
         return f"exit code {code}"
     if "internal error" in sentence or "Traceback" in sentence:
         return sentence[:300]
-    if code and "--json" not in args and not sentence:
+    if code and not sentence:
         return f"exit code {code} without a sentence"
-    if code and len(sentence) > 2000 and not sentence.startswith("Usage"):
-        return f"a sentence of {len(sentence)} characters"
-    spent = time.monotonic() - started
-    return f"took {spent:.0f} s" if spent > limit else None
+    said = [line for line in sentence.splitlines() if line.startswith("monge: ")]
+    if code and must_fail and not sentence.startswith("Usage"):
+        if len(said) != 1 or not ({*";?"} & {*said[0]}):
+            return f"expected a sentence with a remedy, found {sentence[:300]!r}"
+        if len(said[0]) > LONGEST:
+            return f"a sentence of {len(said[0])} characters: {said[0][:200]}"
+    if not must_fail:
+        return None
+    if (spent := time.process_time() - started) > SECONDS:
+        return f"took {spent:.1f} s"
+    return f"took {more / 1e9:.1f} GB" if (more := memory() - before) > BYTES else None
 
 
-def attack(cases: list[list[str]], must_fail: bool, limit: float = 60.0) -> list[str]:
+SECONDS, BYTES, LONGEST = 3.0, 10**9, 600
+"""What a wrong command line may take, and how long its sentence may be."""
+
+
+def attack_cases(cases: list[list[str]], must_fail: bool) -> list[str]:
     """The cases that did not end as they should, each in a line."""
-    failed, here = [], os.getcwd()
+    failed, here, runs = [], os.getcwd(), os.environ.get("MONGE_RUNS")
     with tempfile.TemporaryDirectory() as scratch:
         shutil.copytree(GOOD_RUN, Path(scratch) / "run")
         os.environ["MONGE_RUNS"] = scratch
@@ -164,7 +283,7 @@ def attack(cases: list[list[str]], must_fail: bool, limit: float = 60.0) -> list
                 out = str(Path(scratch) / "out")
                 args = [word.replace("RUN", "run").replace("OUT", out) for word in case]
                 before = sorted(path.name for path in Path(scratch).iterdir())
-                wrong = run_one(args, must_fail, limit)
+                wrong = run_one(args, must_fail)
                 after = sorted(path.name for path in Path(scratch).iterdir())
                 if must_fail and wrong is None and after != before:
                     wrong = f"left {sorted({*after} - {*before})} behind"
@@ -172,25 +291,21 @@ def attack(cases: list[list[str]], must_fail: bool, limit: float = 60.0) -> list
                     failed.append(f"{' '.join(case)[:120]}: {wrong}")
         finally:
             os.chdir(here)
-            del os.environ["MONGE_RUNS"]
+            os.environ.pop("MONGE_RUNS") if runs is None else os.environ.update(MONGE_RUNS=runs)
     return failed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tries", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    cases = [case.split(" ") for case in WRONG]
-    failed = attack(cases, must_fail=True)
-    chance = random.Random(options.seed)
-    more = [mixed(chance) for _ in range(options.tries - len(cases))]
-    failed += attack(more, must_fail=False)
-    print("\n".join(failed))
-    print(f"seed {options.seed}: {len(cases) + len(more)} tried, {len(failed)} failed")
-    sys.exit(bool(failed))
+def attack(tries: int, seed: int) -> list[str]:
+    """The command lines that did not end as they should: those written down and wrong options,
+    all if there are enough tries, and mixed ones for the rest."""
+    chance = random.Random(seed)
+    cases = [[*case.split(" ")] for case in WRONG] + wrong_options()
+    cases = cases if tries >= len(cases) else chance.sample(cases, tries)
+    attempt(["fit", "made", "iris", "--nothing"])  # imports are not part of a case
+    importlib.import_module("monge.run.run")
+    more = [mixed(chance) for _ in range(tries - len(cases))]
+    return attack_cases(cases, must_fail=True) + attack_cases(more, must_fail=False)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, attack, 400)

@@ -237,7 +237,13 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return found[seen], np.where(place < seen.sum(), place, -1)
     import pandas as pd
 
-    place, found = pd.factorize(values)
+    try:
+        place, found = pd.factorize(values)
+    except TypeError:  # lists and dicts have no hash
+        odd = next((value for value in values if not isinstance(value, str | float)), values[0])
+        raise DataError(
+            f"expected numbers, text or dates as values, found {shown(odd)}; convert them to text"
+        ) from None
     return np.asarray(found), place
 
 

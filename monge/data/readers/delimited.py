@@ -146,6 +146,8 @@ class TextFile(AbstractContextManager["TextFile"]):
             while not end and (part := self.file.read(size)):
                 # \r alone may end lines, the last of a part only if no \n follows
                 end = part.rfind(b"\n") + 1 or part.rfind(b"\r", 0, -1) + 1
+                if b"\0" in part:  # refused by the caller; a line of it may be the whole file
+                    end = len(part)
                 parts.append(part)
         except (OSError, EOFError, zlib.error) as error:
             raise self.unreadable(error) from error
@@ -202,6 +204,7 @@ def opening(path: Path, count: int) -> tuple[bytes, bool]:
     with TextFile(path) as file:
         while text := file.read(max(OPENING, len(content))):
             content += text
+            check_no_nul(content, 1, path)
             if len(head(content, count)) == count:
                 return content, False
     if not content or content.isspace():
