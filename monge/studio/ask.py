@@ -8,7 +8,7 @@ repeated; a picture has an address of its own beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,8 +33,9 @@ from ..core.abilities import (
 from ..core.batch import Batch
 from ..core.errors import DataError, MongeError, UsageError
 from ..core.rng import make_generator
-from ..data.codecs.scalar import MISSING, Categorical
+from ..data.codecs.scalar import MISSING, Binary, Categorical
 from ..data.codecs.window import Window
+from ..data.schema import Field
 from ..plot.animation import is_plane
 from ..plot.animation import sheet as film_sheet
 from ..plot.image_grid import as_bytes, grid
@@ -76,14 +77,14 @@ def tools(run: Run) -> list[Tool]:
     is_series = any(isinstance(f.codec, Window) for f in view.selection.schema.fields)
     if isinstance(model, CanComplete) and not is_series:
         lead = {
-            "pictures": "Paint over what the model shall fill in.",
+            "pictures": "Paint over what the model is to fill in.",
             "texts": "Write an underscore for each unknown token.",
-        }.get(showing.form_of(view), "Leave the cells empty that the model shall fill in.")
+        }.get(showing.form_of(view), "Clear the cells that the model is to fill in.")
         found.append(Tool("complete", "Complete", lead))
     if is_series and not run.space.given.keys() - {"past", "known", "calendar"}:
         found.append(Tool("forecast", "Forecast", "Median and intervals of the next steps."))
     if isinstance(model, HasMarginals) and not is_series:
-        found.append(Tool("predict", "Predict", "The target of a row from its other columns."))
+        found.append(Tool("predict", "Predict", "The target of test rows, beside the true one."))
     if isinstance(model, HasMode) and view.text is not None:
         found.append(Tool("translate", "Translate", "The most probable translation of a text."))
     if isinstance(model, CanSample) and (
@@ -226,25 +227,53 @@ def complete_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 
 def table_cells(run: Run, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """An input for each column: as typed, or as in a test row."""
-    decoded = run.view.decode(test_row(run, query).x)
-    fields = {str(f.key or f.name): f for f in run.view.event.fields}
-    names, values = full_row(run, decoded)
+    """An input for each column that the model generates, and in a table for each condition: as
+    typed, or as in a test row. Keys and computed columns have none."""
+    is_table, fields = run.view.selection.schema.table, {}
+    names, values = full_row(run, run.view.decode(test_row(run, query).x))
+    if is_table:
+        fields = {str(f.key or f.name): f for f in run.view.event.fields}
+        values = [value for name, value in zip(names, values, strict=True) if name in fields]
+        names = [name for name in names if name in fields]
+        for field, value in given_cells(run, row_number(run, query)):
+            fields[str(field.key or field.name)] = field
+            names, values = [*names, str(field.key or field.name)], [*values, value]
     cells = []
     for name, value in zip(names, values, strict=True):
-        codec = fields[name].codec if name in fields else None
-        choices = list(codec.names) if isinstance(codec, Categorical) else []
-        typed = query.get(f"cell.{name}")
+        choices = cell_choices(fields[name].codec) if is_table else []
+        typed = None if query.get("reset") else query.get(f"cell.{name}")
         text = "" if value is None else forms.written(value)
+        if isinstance(value, float) and not is_table:
+            text = f"{value:.7g}"  # the digits of a single-precision number
         cells.append(
             {
                 "name": name,
                 "value": text if typed is None else typed.strip(),
-                "choices": [str(choice) for choice in choices if choice != MISSING],
+                "choices": choices,
                 "numeric": isinstance(value, int | float) and not choices,
             }
         )
     return cells
+
+
+def given_cells(run: Run, row: int) -> Iterator[tuple[Field, Any]]:
+    """The columns that are conditions, each with its value in a test row."""
+    place, source = test_rows(run).index[row], loaded.with_data(run).opened
+    assert source is not None
+    for group in run.view.given.values():
+        for field in group.fields:
+            codes: Any = source.dataset.tensors[field.name]
+            yield field, plain(field.codec.decode(codes[place : place + 1].numpy())[0])
+
+
+def cell_choices(codec: Any) -> list[str]:
+    """The values among which a cell is chosen; none for numbers."""
+    if isinstance(codec, Categorical):
+        return [str(name) for name in codec.names if name != MISSING]
+    if isinstance(codec, Binary):
+        is_truth = not codec.is_text and codec.dtype == "bool"
+        return ["false", "true"] if is_truth else list(codec.values)
+    return []
 
 
 def full_row(run: Run, decoded: Any) -> tuple[list[str], list[Any]]:
@@ -279,10 +308,13 @@ def completed_table(
     values = [typed_cell(cell) for cell in cells]
     hidden = [value is None for value in values]
     if not any(hidden):
-        raise DataError("no cell is empty; clear the cells that the model shall fill in")
+        raise DataError("no cell is empty; clear the cells that the model is to fill in")
     draws, seed = draws_of(query, 8), seed_of(query)
     settings = sampling.check_settings(settings_of(query))
     names = [cell["name"] for cell in cells]
+    known = {str(f.key or f.name) for g in run.view.given.values() for f in g.fields}
+    if given := [n for n, empty in zip(names, hidden, strict=True) if empty and n in known]:
+        raise DataError(f"{given[0]} is a condition of the model and is empty; give it a value")
     with loaded.computing(), torch.no_grad():
         if run.view.selection.schema.table:
             import pandas as pd
@@ -292,7 +324,7 @@ def completed_table(
             made = run.complete(frame, *settings, draws=draws, seed=seed)
             rows = [[plain(v) for v in made.iloc[k]] for k in range(len(made))]
             names_out = [str(c) for c in made.columns]
-            filled = [name not in names or hidden[names.index(name)] for name in names_out]
+            filled = [name in names and hidden[names.index(name)] for name in names_out]
         else:
             row = test_row(run, query)
             x = torch.tensor([[v if v is not None else 0.0 for v in values]])
@@ -395,7 +427,7 @@ def complete_picture(run: Run, query: dict[str, str]) -> bytes:
     height, width = run.space.shape[1:]
     hidden = hidden_mask(query, height, width).expand(run.space.shape)
     if not bool(hidden.any()):
-        raise DataError("nothing is painted over; paint over what the model shall fill in")
+        raise DataError("nothing is painted over; paint over what the model is to fill in")
     row, draws = test_row(run, query), draws_of(query)
     batch = replace(row, observed=row.observed_mask & ~hidden)
     settings = sampling.check_settings(settings_of(query))

@@ -369,7 +369,7 @@ def available_data() -> dict[str, list[tuple[str, str, str]]]:
     """Data to choose from, by where it is: name, title and summary."""
     found: dict[str, list[tuple[str, str, str]]] = {"Uploads": [], "Files": []}
     for path in uploads.listing():
-        kind = "folder" if path.is_dir() else path.suffix.lstrip(".")
+        kind = "folder" if path.is_dir() else kind_of(path)
         found["Uploads"].append((str(path.resolve()), path.name, kind))
     for root in catalogue.search_path():
         found["Files"] += [(name, name, kind) for name, kind in files_below(root)]
@@ -390,15 +390,19 @@ def files_below(root: Path, most: int = 120) -> list[tuple[str, str]]:
             if len(files) != 1:
                 found.append((path.name, f"folder of {len(list(path.iterdir()))}"))
             if len(files) <= 12:
-                found += [(f"{path.name}/{p.name}", p.suffix.lstrip(".")) for p in files]
+                found += [(f"{path.name}/{p.name}", kind_of(p)) for p in files]
         elif is_data_file(path):
-            found.append((path.name, path.suffix.lstrip(".")))
+            found.append((path.name, kind_of(path)))
     return found[:most]
 
 
+def kind_of(path: Path) -> str:
+    """The suffix of a file, without that of its compression."""
+    return Path(path.name.removesuffix(".gz").lower()).suffix.lstrip(".")
+
+
 def is_data_file(path: Path) -> bool:
-    name = path.name.removesuffix(".gz").lower()
-    return path.is_file() and name.endswith((".csv", ".tsv", ".txt", ".npy", ".npz", ".parquet"))
+    return path.is_file() and kind_of(path) in ("csv", "tsv", "txt", "npy", "npz", "parquet")
 
 
 def card_text(folder: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from ..core.errors import MongeError
 from ..train.cost_description import duration, size
@@ -40,11 +40,11 @@ def environment() -> Environment:
         "cell": cell,
         "size": size,
         "duration": duration,
-        "ago": ago,
         "url": url_part,
-        "signed": lambda value: f"{value:+.4g}",
+        "short": lambda name: str(name).rpartition(":")[2],
+        "code": with_code,
     }
-    found.globals["link"] = link
+    found.globals |= {"link": link, "measured": measured}
     return found
 
 
@@ -72,16 +72,30 @@ def cell(value: Any) -> str:
     return "" if text in ("NaT", "<NA>") else text
 
 
-def ago(moment: float | None) -> str:
-    """How long ago something was, in words."""
-    if moment is None:
-        return ""
-    seconds = max(time.time() - moment, 0)
-    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{'s' * (count > 1)} ago"
-    return "just now"
+def measured(value: float, stderr: float | None, sign: str = "") -> Markup:
+    """A value with its standard error of two digits, and no digit below them."""
+    if not stderr or not math.isfinite(stderr) or not math.isfinite(value):
+        return Markup("<strong>{}</strong>").format(charts.number(value))
+    digits = max(1 - math.floor(math.log10(stderr)), 0)
+    if digits > 6 or abs(value) >= 1e6:
+        return Markup("<strong>{}</strong> ± {}").format(
+            charts.number(value), charts.number(stderr)
+        )
+    form = f"{sign}.{digits}f"
+    return Markup("<strong>{}</strong> ± {}").format(
+        format(value, form), format(stderr, f".{digits}f")
+    )
+
+
+def with_code(text: Any) -> Markup:
+    """A sentence in which what stands between backticks is set as code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its pair
+        return Markup.escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part
+        for place, part in enumerate(parts)
+    )
 
 
 def wants_fragment(request: Request) -> bool:
@@ -99,7 +113,7 @@ def render(
 
 def error_page(request: Request, error: Exception, status: int) -> Response:
     """The sentence of an error, as a page or as the part that a script asked for."""
-    return render(request, "error.html", status, title="Something is missing", sentence=str(error))
+    return render(request, "error.html", status, title="That did not work", sentence=str(error))
 
 
 def failure(request: Request, error: Exception) -> Response:

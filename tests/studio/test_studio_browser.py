@@ -193,7 +193,7 @@ def test_every_page_fits_and_is_accessible(studio, browser, page, scheme, width)
         "/fit?data=digits&model=autoregressive.made",
         "/runs/first",
         "/runs/first/ask?tool=complete&go=1",
-        "/runs/first/score?split=test",
+        "/runs/first/score?of=test",
         "/runs/first/about",
         "/compare?run=first&run=second",
     ):
