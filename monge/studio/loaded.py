@@ -304,9 +304,11 @@ def progress(folder: Path, budget: str, job: jobs.Job) -> tuple[float | None, fl
     except UsageError:
         return None, None
     started = stamp(folder / "run.json")[0] / 1e9
+    if not started:  # the process reads the data
+        return 0.0, None
     last = lines[-1] if lines else {"step": 0, "epoch": 0.0, "seconds": 0.0}
     changed = stamp(folder / "log.jsonl")[0] / 1e9 if lines else started
-    since = max(time.time() - max(changed, job.about["created"]), 0.0) if started else 0.0
+    since = max(time.time() - max(changed, job.about["created"]), 0.0)
     seconds = last["seconds"] + since
     if math.isfinite(limit.seconds):
         if limit.more:
