@@ -18,7 +18,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -395,7 +395,7 @@ def resolve_below(roots: Path | Iterable[Path], *names: str) -> Path:
     )
 
 
-def check_name(name: str, known: Collection[str] | None = None) -> str:
+def check_name(name: str) -> str:
     """One part of a path: no separator, no `..`, no hidden file."""
     plain = (
         0 < len(name.encode("utf-8", "surrogatepass")) < 256
@@ -403,6 +403,6 @@ def check_name(name: str, known: Collection[str] | None = None) -> str:
         and not any(letter in '/\\:*?"<>|' or ord(letter) < 32 for letter in name)
         and "\x7f" not in name
     )
-    if not plain or (known is not None and name not in known):
+    if not plain:
         raise UsageError(f"expected the name of a file or folder, found {shown(name)}; use a name")
     return name

@@ -143,7 +143,7 @@ def page(request: Request, name: str, tool: str = "") -> Response:
         tools=known,
         chosen=chosen,
         query=query,
-        asked=whole(query.get("go"), 0, 0, 1) == 1,
+        asked=whole(query, "go", 0, 0, 1) == 1,
         run=run,
         form_of=showing.form_of(run.view),
         address=link(f"/runs/{name}/ask", **query),
@@ -177,7 +177,7 @@ def test_rows(run: Run) -> Any:
 
 def row_number(run: Run, query: Mapping[str, str]) -> int:
     """The test row that a form names, from 0."""
-    return (whole(query.get("row"), 1, 1, 10**9) - 1) % max(len(test_rows(run)), 1)
+    return (whole(query, "row", 1, 1, 10**9) - 1) % max(len(test_rows(run)), 1)
 
 
 def test_row(run: Run, query: Mapping[str, str]) -> Batch:
@@ -191,11 +191,11 @@ def test_table(run: Run, count: int) -> Any:
 
 
 def seed_of(query: Mapping[str, str]) -> int:
-    return whole(query.get("seed"), 0, 0, 2**31 - 1)
+    return whole(query, "seed", 0, 0, 2**31 - 1)
 
 
 def draws_of(query: Mapping[str, str], default: int = 4) -> int:
-    return whole(query.get("draws"), default, 1, 16)
+    return whole(query, "draws", default, 1, 16)
 
 
 # Complete
@@ -449,7 +449,7 @@ def row_picture(run: Run, query: dict[str, str]) -> bytes:
 
 def predict_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
     rows = test_rows(run)
-    n = whole(query.get("n"), 12, 1, 200)
+    n = whole(query, "n", 12, 1, 200)
     rows.index = rows.index[:n]
     with loaded.computing(), torch.no_grad():
         table = run.predict()
@@ -556,17 +556,15 @@ def asked_code(run: Run, query: Mapping[str, str]) -> Tensor:
     a, b = number(query.get("a")), number(query.get("b"))
     if a is not None and b is not None:
         return known.at(a, b)
-    z = known.z[whole(query.get("row"), 1, 1, len(known.z)) - 1].flatten().clone()
-    for key, text in query.items():
-        if key.startswith("z.") and (value := number(text)) is not None:
-            place = whole(key[2:], 0, 0, len(z))
-            if 1 <= place <= len(z):
-                z[place - 1] = value
+    z = known.z[whole(query, "row", 1, 1, len(known.z)) - 1].flatten().clone()
+    for place in range(len(z)):
+        if (value := number(query.get(f"z.{place + 1}"))) is not None:
+            z[place] = value
     return z.reshape(1, *known.z.shape[1:])
 
 
 def decoded_event(run: Run, query: Mapping[str, str]) -> Tensor:
-    row = whole(query.get("row"), 1, 1, 10**9) - 1
+    row = whole(query, "row", 1, 1, 10**9) - 1
     with loaded.computing(), torch.no_grad():
         return latent.decoded(run, asked_code(run, query), given_like(run, row, 1))
 
@@ -589,7 +587,7 @@ def sliders_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
         known = codes(run)
     flat = known.z.flatten(1)
     chosen = flat.var(0, correction=0).argsort(descending=True)[:MAX_SLIDERS].sort()[0]
-    row = whole(query.get("row"), 1, 1, len(flat)) - 1
+    row = whole(query, "row", 1, 1, len(flat)) - 1
     ends = flat.quantile(torch.tensor([0.01, 0.99]).to(flat), 0)
     sliders = []
     for place in chosen.tolist():
@@ -614,7 +612,7 @@ def sliders_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 
 def between_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
-    lines, steps = whole(query.get("lines"), 4, 1, 16), whole(query.get("steps"), 9, 2, 24)
+    lines, steps = whole(query, "lines", 4, 1, 16), whole(query, "steps", 9, 2, 24)
     found: dict[str, Any] = {"lines": lines, "steps": steps, "shown": None}
     if not run.space.is_image:
         with loaded.computing(), torch.no_grad():
@@ -624,7 +622,7 @@ def between_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 
 def between_picture(run: Run, query: dict[str, str]) -> bytes:
-    lines, steps = whole(query.get("lines"), 4, 1, 16), whole(query.get("steps"), 9, 2, 24)
+    lines, steps = whole(query, "lines", 4, 1, 16), whole(query, "steps", 9, 2, 24)
     sheet = latent.interpolate(run, None, "test", lines, steps, seed_of(query))
     return showing.pictures(sheet.x, run.space, sheet.columns)
 
@@ -655,7 +653,7 @@ def sums_picture(run: Run, query: dict[str, str]) -> bytes:
 
 def forecast_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
     """The fan chart of the next steps, one for each channel."""
-    horizon = whole(query.get("horizon"), 0, 0, 1000) or None
+    horizon = whole(query, "horizon", 0, 0, 1000) or None
     settings = sampling.check_settings(settings_of(query))
     with loaded.computing(), torch.no_grad():
         found = forecast(loaded.with_data(run), horizon, None, settings, 400, seed_of(query))
@@ -720,7 +718,7 @@ def example_source(run: Run) -> str:
 
 
 def rows_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"n": whole(query.get("n"), 6, 1, 12), "shown": None}
+    found: dict[str, Any] = {"n": whole(query, "n", 6, 1, 12), "shown": None}
     if not run.space.is_image and isinstance(run.model, CanTransfer):
         with loaded.computing(), torch.no_grad():
             sheet = latent.transfer(loaded.with_data(run), None, "test", found["n"])
@@ -730,7 +728,7 @@ def rows_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 def enlarge_picture(run: Run, query: dict[str, str]) -> bytes:
     """Small pictures, samples of large ones, and the true ones, a line each."""
-    model, n = run.require(CanEnlarge), whole(query.get("n"), 6, 1, 12)
+    model, n = run.require(CanEnlarge), whole(query, "n", 6, 1, 12)
     rows = test_rows(run)
     batch = rows.batch(torch.arange(min(n, len(rows))))
     small = batch.given[model.source].x
@@ -748,7 +746,7 @@ def enlarge_picture(run: Run, query: dict[str, str]) -> bytes:
 
 
 def transfer_picture(run: Run, query: dict[str, str]) -> bytes:
-    sheet = latent.transfer(run, None, "test", whole(query.get("n"), 6, 1, 12))
+    sheet = latent.transfer(run, None, "test", whole(query, "n", 6, 1, 12))
     return showing.pictures(sheet.x, run.space, sheet.columns)
 
 
@@ -772,7 +770,7 @@ def film_picture(run: Run, query: dict[str, str]) -> bytes:
         return [states[int(k)] for k in keep]
 
     frames = FILMS.get(key, make)
-    frame = whole(query.get("frame"), len(frames) - 1, 0, len(frames) - 1)
+    frame = min(whole(query, "frame", FILM_FRAMES - 1, 0, FILM_FRAMES - 1), len(frames) - 1)
     zoom = 6 if is_plane(run.space) else None
     return showing.png(film_sheet(frames[frame], run.space, zoom))
 

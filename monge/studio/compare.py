@@ -30,13 +30,12 @@ from ..core.abilities import CanSample, HasLikelihood
 from ..core.errors import MongeError, RunError, UsageError
 from ..core.metric import Metric
 from ..report.comparison import of_comparison
-from ..run import storage
 from ..run.run import Run
 from ..train.budget import Budget
 from . import charts, jobs, loaded, showing
 from .charts import Curve
 from .fit import FitRequest, supported
-from .pages import link, render, whole
+from .pages import link, render, texts_of, whole
 from .runs import REPORT_HEADERS, held_out_title
 
 router = APIRouter()
@@ -102,7 +101,7 @@ def start_comparison(form: FormData) -> Response:
         raise UsageError("expected models of the library, found a file")
     budget = str(form.get("budget") or "30s").strip()
     Budget.read(budget)
-    seeds = whole(str(form.get("seeds") or 1), 1, 1, 20)
+    seeds = whole(texts_of(form), "seeds", 1, 1, 20)
     name = jobs.free_name(str(form.get("name") or f"compare-{Path(data).stem}"))
     options = ["--seeds", str(seeds)] + ([] if models else ["--one"])
     jobs.submit_compare(name, data, models, budget, *options)
@@ -113,7 +112,7 @@ def start_comparison(form: FormData) -> Response:
 def saved(request: Request, name: str) -> Response:
     """A comparison that `monge compare` makes or has made."""
     status = loaded.status(name)
-    folder = storage.home() / name
+    folder = loaded.place_of(name)
     if not (folder / FILE).is_file():
         if not status.is_live and status.state not in ("failed", "lost"):
             raise RunError(f"there is no comparison {name!r}; choose one from the list")

@@ -23,7 +23,7 @@ from ..data.description import Problem, describe
 from ..run import storage
 from ..run.run import Run
 from ..run.saved import ComputeConfig
-from ..serve.security import resolve_below
+from ..serve.security import check_name, resolve_below
 from ..train import checkpoint
 from ..train.budget import Budget
 from . import jobs, uploads
@@ -78,9 +78,16 @@ def folder_of(name: str) -> Path:
     return resolve_below(storage.home(), *name.split(":")[:3])
 
 
+def place_of(name: str) -> Path:
+    """Where the folder of a run is or will be; UsageError for a name that leads elsewhere."""
+    path = storage.home().joinpath(*map(check_name, name.split(":")[:3]))
+    return folder_of(name) if os.path.lexists(path) else path
+
+
 def name_of(folder: Path) -> str:
     """The name of a run folder in addresses."""
-    inside = folder.resolve().relative_to(storage.home().resolve())
+    place = Path(os.path.realpath(folder.parent), folder.name)
+    inside = place.relative_to(os.path.realpath(storage.home()))
     return ":".join(inside.parts)
 
 
@@ -161,6 +168,12 @@ def summary(folder: Path) -> Summary:
 
 def read_summary(folder: Path) -> Summary:
     name = name_of(folder)
+    if not folder.resolve().is_relative_to(storage.home().resolve()):
+        return Summary(
+            name,
+            error=f"{name} is a link to a folder outside the runs; copy the run into "
+            f"{storage.home()}",
+        )
     made = stamp(folder / "run.json")[0] / 1e9 or None
     try:
         about = storage.read_metadata(folder)
@@ -275,7 +288,7 @@ def status(name: str, known: Sequence[jobs.Job] | None = None) -> Status:
     """The state of a run, by its job and its lock."""
     listed = jobs.listing() if known is None else known
     job = next((each for each in listed if each.name == name), None)
-    folder = storage.home().joinpath(*name.split(":"))
+    folder = place_of(name)
     if job is None:
         if is_training(folder):
             return Status("elsewhere", "a process outside this studio trains it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.datastructures import FormData
 
-from ..core.errors import MongeError
+from ..core.errors import MongeError, UsageError
 from ..train.cost_description import duration, size
 from . import charts
 
@@ -136,6 +138,11 @@ def failure(request: Request, error: Exception) -> Response:
     )
 
 
+def texts_of(form: FormData) -> dict[str, str]:
+    """What a form says, without its files."""
+    return {key: value for key, value in form.items() if isinstance(value, str)}
+
+
 def settings_of(query: Mapping[str, str], head: str = "set.") -> list[str]:
     """The settings that a form holds as `set.NAME`, empty ones left out."""
     return [
@@ -145,9 +152,11 @@ def settings_of(query: Mapping[str, str], head: str = "set.") -> list[str]:
     ]
 
 
-def whole(text: str | None, default: int, low: int, high: int) -> int:
-    """A whole number of a form, within limits; the default if there is none."""
-    try:
-        return min(max(int(text or default), low), high)
-    except ValueError:
-        return default
+def whole(form: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A whole number of a form; the default if there is none."""
+    text = str(form.get(name) or default).strip()
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not low <= int(text) <= high:
+        raise UsageError(
+            f"{name}: expected a whole number from {low} to {high}, found {text!r}; change it"
+        )
+    return int(text)

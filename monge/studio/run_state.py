@@ -8,7 +8,6 @@ from typing import Any
 from ..core.abilities import CanSample
 from ..core.errors import MongeError, RunError
 from ..data.codecs.scalar import Categorical
-from ..run import storage
 from ..run.run import Run
 from . import charts, jobs, loaded, sampling, showing
 from .pages import link
@@ -18,10 +17,10 @@ def page_state(name: str) -> dict[str, Any]:
     """What the head of every page of a run shows."""
     known = jobs.listing()
     status = loaded.status(name, known)
-    folder = storage.home().joinpath(*name.split(":"))
+    folder = loaded.place_of(name)
     there = (folder / "run.json").exists()
     if not there and not any(job.name == name for job in known):
-        folder = loaded.folder_of(name)  # says what is expected
+        loaded.folder_of(name)  # says what is expected
         if not (folder / "fields.json").exists():
             raise RunError(f"there is no run {name!r}; choose one from the list of runs")
     if there:

@@ -27,7 +27,7 @@ from ..run.where import given_constraints
 from ..train.budget import Budget
 from . import ask, charts, forms, jobs, loaded, sampling, showing
 from .charts import Curve
-from .pages import link, render, settings_of, whole
+from .pages import link, render, settings_of, texts_of, whole
 from .run_state import page_state, sample_form
 
 router = APIRouter()
@@ -156,7 +156,7 @@ async def events(request: Request, name: str) -> Response:
     await run_in_threadpool(page_state, name)
 
     async def stream() -> AsyncIterator[str]:
-        folder = storage.home().joinpath(*name.split(":"))
+        folder = loaded.place_of(name)
         log, last, quiet = folder / "log.jsonl", folder / "last.safetensors", 0.0
         before: Any = None
         while not await request.is_disconnected():
@@ -190,8 +190,7 @@ async def events(request: Request, name: str) -> Response:
 @router.post("/runs/{name}/{action}")
 async def act(request: Request, name: str, action: str) -> Response:
     """Pause, stop, resume or dismiss a fit; score rows."""
-    form = await request.form()
-    texts = {key: value for key, value in form.items() if isinstance(value, str)}
+    texts = texts_of(await request.form())
     if action == "score":
         return await run_in_threadpool(score_page, request, name, texts)
     return await run_in_threadpool(do, name, action, texts)
@@ -221,7 +220,7 @@ def do(name: str, action: str, form: dict[str, str]) -> Response:
         return RedirectResponse("/", 303)
     else:
         raise UsageError(f"expected pause, stop, resume, diagnose or dismiss, found {action!r}")
-    there = (storage.home() / name).exists() or jobs.find(name) is not None
+    there = loaded.place_of(name).exists() or jobs.find(name) is not None
     return RedirectResponse(f"/runs/{name}" if there else "/", 303)
 
 
@@ -256,7 +255,7 @@ def samples_png(request: Request, name: str) -> Response:
         raise UsageError(f"expected a run on pictures, found {run.space}; look at its rows")
     x, _ = sampling.draw(run, asked)
     assert isinstance(x, torch.Tensor)
-    columns = whole(request.query_params.get("columns"), 8 if len(x) <= 32 else 16, 1, 64)
+    columns = whole(request.query_params, "columns", 8 if len(x) <= 32 else 16, 1, 64)
     return Response(showing.pictures(x, run.space, columns), media_type="image/png")
 
 
