@@ -23,7 +23,7 @@ from monge.cli.main import attempt
 from monge.core.errors import DataError, UsageError
 from monge.run import storage
 from monge.serve.security import Access
-from monge.studio import app, ask, forms, jobs, loaded, uploads
+from monge.studio import app, ask, compare, forms, jobs, loaded, pages, uploads
 
 TOKEN = "a-token-of-the-tests"
 ROWS = 120
@@ -51,6 +51,13 @@ def folder(tmp_path_factory):
         monge.fit("baseline.chow_liu", own, out=place / "tree")
         monge.fit("baseline.independent", own, out=place / "apart")
         monge.fit("baseline.independent", "digits", "data.rows=200", out=place / "pictures")
+        monge.fit("baseline.gaussian", "wine", out=place / "numbers")
+        table["group"] = np.where(table["count"] > 2, "high", "low")
+        table["copy"] = table["group"].str.upper()
+        table.to_csv(uploads.home() / "grouped.csv", index=False)
+        grouped = str(uploads.home() / "grouped.csv")
+        monge.fit("baseline.independent", grouped, given=["group"], out=place / "grouped")
+        monge.fit("baseline.independent", grouped, out=place / "derived")
     return place
 
 
@@ -369,6 +376,82 @@ def test_a_completed_row_keeps_its_known_cells(folder):
     assert [row[place] for row in answer["rows"]] == [2] * 5
     assert answer["filled"][answer["head"].index("size")]
     assert not answer["filled"][place]
+
+
+def test_a_row_is_completed_under_its_condition(folder):
+    run = loaded.load("grouped")
+    cells = ask.table_cells(run, {"cell.size": "", "cell.group": "high"})
+    names = [cell["name"] for cell in cells]
+    assert "group" in names
+    assert cells[names.index("group")]["choices"] == ["high", "low"]
+    answer = ask.completed_table(run, cells, {"draws": "2"})
+    assert all(row[answer["head"].index("size")] is not None for row in answer["rows"])
+    cells[names.index("group")]["value"] = ""
+    with pytest.raises(DataError, match="group"):
+        ask.completed_table(run, cells, {})
+
+
+def test_computed_columns_follow_the_cells_that_are_changed(folder):
+    run = loaded.load("derived")
+    derived = {each.name for each in run.view.selection.schema.derived}
+    assert derived & {"copy", "group"}
+    cells = ask.table_cells(run, {"cell.size": ""})
+    known = {cell["name"]: cell for cell in cells}
+    assert not derived & set(known)
+    (own,) = {"copy", "group"} - derived
+    for value in known[own]["choices"]:
+        known[own]["value"] = value
+        answer = ask.completed_table(run, cells, {"draws": "1"})
+        row = dict(zip(answer["head"], answer["rows"][0], strict=True))
+        assert row["copy"] == row["group"].upper()
+        assert row[own] == value
+
+
+def test_typed_numbers_and_uploads_are_scored(client, folder):
+    run = monge.load(folder / "numbers")
+    rows = run.sample(3, seed=1)
+    text = "\n".join(",".join(map(str, row)) for row in rows)
+    answer = client.post("/runs/numbers/score", data={"rows": text})
+    known = run.log_likelihood(np.loadtxt(text.splitlines(), delimiter=",")).mean
+    assert f"{known.value:.0f}" in answer.text
+    assert client.post("/runs/numbers/score", data={"rows": "a,b"}).status_code == 422
+    assert client.get(f"/runs/tree/score?of={own_data(folder)}").status_code == 200
+    assert client.get("/runs/tree/score?of=/etc/passwd").status_code == 422
+    assert client.get("/runs/pictures/rows.png?row=3").content.startswith(b"\x89PNG")
+    assert client.get("/runs/pictures/rows.png?row=999999").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/runs/tree/samples?n=many",
+        "/runs/tree/samples?n=0",
+        "/runs/tree/samples?seed=-1",
+        "/runs/tree/ask?tool=complete&go=1&cell.size=&draws=99",
+        "/compare/rows?a=tree&b=tree",
+        "/compare/rows?a=tree&b=pictures",
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(client, address):
+    answer = client.get(address)
+    assert answer.status_code == 422
+    assert 'class="problem"' in answer.text
+
+
+def test_values_are_written_with_the_digits_of_their_error():
+    assert "-84.55</strong> ± 0.78" in pages.measured(-84.5512, 0.7829)
+    assert "+1235</strong> ± 57" in pages.measured(1234.6, 56.7, "+")
+    assert "0.5</strong>" in pages.measured(0.5, 0.0)
+
+
+def test_an_interval_is_wider_than_the_error_and_holds_the_value(client):
+    board = compare.board(["tree", "apart"], None)
+    for row in board["rows"]:
+        low, high = row["interval"]
+        mean = row["likelihood"]
+        assert low < mean.value < high
+        assert high - low == pytest.approx(2 * 1.96 * mean.stderr)
+    assert board["chart"].count("whisker") == 2
 
 
 def test_runs_on_different_data_are_not_compared(client):
