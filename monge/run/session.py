@@ -27,6 +27,9 @@ TIMED_EVAL_ROWS = 256
 """Held-out rows that are scored to estimate the time of a full evaluation."""
 SAVE_EVERY = 10.0
 """Seconds between checkpoints: the most training that a crash can lose."""
+FIRST_SAVE = 2.0
+"""Seconds to the first checkpoint, from which samples can be looked at; the next follow after as
+long again, up to `SAVE_EVERY`."""
 
 
 class TrainingSession:
@@ -136,13 +139,15 @@ class TrainingSession:
 
     def run_loop(self, steps: Iterator[Progress]) -> Iterator[Progress]:
         """Run the loop, writing the log and checkpoints."""
-        saved, progress, since = time.monotonic(), None, []
+        start = saved = time.monotonic()
+        progress, since = None, []
         for progress in steps:
             since.append(progress)
             if progress.held_out or progress.stopped:
                 self.log.add(record(since))
                 since.clear()
-            if time.monotonic() - saved > SAVE_EVERY and not progress.stopped:
+            pause = min(max(saved - start, FIRST_SAVE), SAVE_EVERY)
+            if time.monotonic() - saved > pause and not progress.stopped:
                 self.save()
                 saved = time.monotonic()
             try:

@@ -187,11 +187,23 @@ def add_task(
 ) -> None:
     """POST /v1/RUN/TASK."""
 
+    labels = {"run": run.name, "task": task.name}
+
+    def compute(bodies: Sequence[Any]) -> Sequence[Any]:
+        before = run.batches
+        if task.answer_many is None or task.key(bodies[0]) is None:
+            found, made = [task.answer(bodies[0])], 1
+        else:
+            found = task.answer_many(bodies)
+            made = run.batches - before
+        counters.add("monge_batches_total", made, **labels)
+        return found
+
     async def answer(body: Any) -> Response:
-        labels, start, status = {"run": run.name, "task": task.name}, time.monotonic(), 500
+        start, status = time.monotonic(), 500
         counters.add("monge_in_flight", 1, **labels)
         try:
-            found = await respond(run, task, queue, counters, body)
+            found = await respond(task, queue, compute, body)
             status = found.status_code
             return found
         finally:
@@ -219,23 +231,13 @@ def add_task(
 
 
 async def respond(
-    run: ServedRun, task: Task, queue: JobQueue, counters: Counters, body: Any
+    task: Task, queue: JobQueue, compute: Callable[[Sequence[Any]], Sequence[Any]], body: Any
 ) -> Response:
     """The answer of a task, or why there is none."""
     try:
         if task.stream is not None and body.stream:
             return await stream(queue, partial(task.stream, body))
-        key = task.key(body)
-        before = run.batches
-        if key is None or task.answer_many is None:
-            found = await queue.ask(body, lambda bodies: [task.answer(bodies[0])])
-            counters.add("monge_batches_total", run=run.name, task=task.name)
-        else:
-            found = await queue.ask(body, task.answer_many, key)
-            made = run.batches - before
-            if made > 0:
-                counters.add("monge_batches_total", made, run=run.name, task=task.name)
-        return JSONResponse(found)
+        return JSONResponse(await queue.ask(body, compute, task.key(body)))
     except MongeError as error:
         return refused(422, " ".join(str(error).split()))
     except Busy:

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ..core.errors import UsageError
 
 HEADER_SECONDS = 10.0
-"""Seconds in which the head of a request must arrive on a new connection."""
+"""Seconds in which the head of a request must arrive."""
 STOP_SECONDS = 10
 """Seconds that requests get to finish when the server is stopped."""
 START_SECONDS = 300
@@ -69,15 +69,24 @@ def free_port(host: str, first: int) -> int:
     raise UsageError(f"--port: no port of {host} is free; end a process that listens")
 
 
-class PatientProtocol(H11Protocol):
-    """HTTP/1.1 on a connection that must send the head of a request in time."""
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 on a connection that must send the head of each request in time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.wait_for_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.head_timer.cancel()
+        self.wait_for_head()
+
+    def wait_for_head(self) -> None:
         self.head_timer = asyncio.get_running_loop().call_later(HEADER_SECONDS, self.give_up)
 
     def give_up(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+        waits = self.cycle is None or self.cycle.response_complete
+        if waits and not self.transport.is_closing():
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -89,7 +98,7 @@ def server_config(app: Any, **settings: Any) -> uvicorn.Config:
     """uvicorn without colours, proxies, web sockets and its own access log."""
     return uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=TimedProtocol,
         ws="none",
         log_level="warning",
         access_log=False,

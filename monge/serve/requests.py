@@ -182,10 +182,6 @@ class RowForm:
             {name: pd.Series([row.get(name) for row in rows], dtype=object) for name in names}
         )
 
-    def joins(self) -> bool:
-        """Whether the rows of several requests may be read as one table."""
-        return not self.is_series
-
 
 def record(columns: Mapping[str, Any]) -> Any:
     """An object with these names, which need not be Python's."""

@@ -18,7 +18,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -211,7 +211,8 @@ class Guard:
                 rest = urlencode([pair for pair in pairs if pair[0] != "token"])
                 where = "/" + scope.get("raw_path", b"/").decode("latin-1").lstrip("/\\")
                 return f"{where}?{rest}" if rest else where
-        if equal(read_cookie(headers.get("cookie", ""), self.access.cookie), self.cookie_value):
+        cookie = read_cookie(headers.get("cookie", ""), self.access.cookie)
+        if equal(cookie, self.access.cookie_value):
             if method not in SAFE and not {"origin", "sec-fetch-site"} & set(headers):
                 raise Refused(
                     403,
@@ -221,13 +222,9 @@ class Guard:
             return None
         raise self.unknown()
 
-    @property
-    def cookie_value(self) -> str:
-        return self.access.cookie_value
-
     def set_cookie(self) -> str:
         return (
-            f"{self.access.cookie}={self.cookie_value}; Path=/; HttpOnly; SameSite=Strict; "
+            f"{self.access.cookie}={self.access.cookie_value}; Path=/; HttpOnly; SameSite=Strict; "
             f"Max-Age={COOKIE_SECONDS}"
         )
 
@@ -398,7 +395,7 @@ def resolve_below(roots: Path | Iterable[Path], *names: str) -> Path:
     )
 
 
-def check_name(name: str, known: Collection[str] | None = None) -> str:
+def check_name(name: str) -> str:
     """One part of a path: no separator, no `..`, no hidden file."""
     plain = (
         0 < len(name.encode("utf-8", "surrogatepass")) < 256
@@ -406,11 +403,6 @@ def check_name(name: str, known: Collection[str] | None = None) -> str:
         and not any(letter in '/\\:*?"<>|' or ord(letter) < 32 for letter in name)
         and "\x7f" not in name
     )
-    if not plain or (known is not None and name not in known):
+    if not plain:
         raise UsageError(f"expected the name of a file or folder, found {shown(name)}; use a name")
     return name
-
-
-def guarded(app: ASGIApp, access: Access) -> Callable[[Scope, Receive, Send], Any]:
-    """The application behind its guard."""
-    return Guard(app, access)

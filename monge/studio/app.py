@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,7 +16,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from .. import registry
 from ..core.errors import MongeError, UsageError
 from ..run import storage
-from ..serve.security import Access, check_name, guarded
+from ..serve.security import Access, Guard, check_name
 from . import ask, compare, data, fit, jobs, loaded, runs, uploads
 from .job import cores
 from .pages import HERE, error_page, failure, render
@@ -43,19 +44,10 @@ def make_app() -> FastAPI:
     return app
 
 
-def make_studio(access: Access) -> Any:
+def make_studio(access: Access) -> Guard:
     """The application behind its guard."""
     limits = {**access.body_limits, "/data/upload": uploads.MAX_UPLOAD + (1 << 20)}
-    known = Access(
-        access.token,
-        access.port,
-        access.names,
-        access.any_name,
-        access.public,
-        limits,
-        BODY_SECONDS,
-    )
-    return guarded(make_app(), known)
+    return Guard(make_app(), replace(access, body_limits=limits, body_seconds=BODY_SECONDS))
 
 
 def home(request: Request, q: str = "", page: int = 1) -> Response:
@@ -140,8 +132,6 @@ def on_status(request: Request, error: Exception) -> Response:
 
 
 def is_writable(folder: Path) -> bool:
-    import os
-
     there = folder if folder.exists() else folder.parent
     return os.access(there, os.W_OK)
 

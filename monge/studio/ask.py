@@ -8,7 +8,7 @@ repeated; a picture has an address of its own beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,8 +33,9 @@ from ..core.abilities import (
 from ..core.batch import Batch
 from ..core.errors import DataError, MongeError, UsageError
 from ..core.rng import make_generator
-from ..data.codecs.scalar import MISSING, Categorical
+from ..data.codecs.scalar import MISSING, Binary, Categorical
 from ..data.codecs.window import Window
+from ..data.schema import Field
 from ..plot.animation import is_plane
 from ..plot.animation import sheet as film_sheet
 from ..plot.image_grid import as_bytes, grid
@@ -76,14 +77,14 @@ def tools(run: Run) -> list[Tool]:
     is_series = any(isinstance(f.codec, Window) for f in view.selection.schema.fields)
     if isinstance(model, CanComplete) and not is_series:
         lead = {
-            "pictures": "Paint over what the model shall fill in.",
+            "pictures": "Paint over what the model is to fill in.",
             "texts": "Write an underscore for each unknown token.",
-        }.get(showing.form_of(view), "Leave the cells empty that the model shall fill in.")
+        }.get(showing.form_of(view), "Clear the cells that the model is to fill in.")
         found.append(Tool("complete", "Complete", lead))
     if is_series and not run.space.given.keys() - {"past", "known", "calendar"}:
         found.append(Tool("forecast", "Forecast", "Median and intervals of the next steps."))
     if isinstance(model, HasMarginals) and not is_series:
-        found.append(Tool("predict", "Predict", "The target of a row from its other columns."))
+        found.append(Tool("predict", "Predict", "The target of test rows, beside the true one."))
     if isinstance(model, HasMode) and view.text is not None:
         found.append(Tool("translate", "Translate", "The most probable translation of a text."))
     if isinstance(model, CanSample) and (
@@ -142,7 +143,7 @@ def page(request: Request, name: str, tool: str = "") -> Response:
         tools=known,
         chosen=chosen,
         query=query,
-        asked=whole(query.get("go"), 0, 0, 1) == 1,
+        asked=whole(query, "go", 0, 0, 1) == 1,
         run=run,
         form_of=showing.form_of(run.view),
         address=link(f"/runs/{name}/ask", **query),
@@ -176,7 +177,7 @@ def test_rows(run: Run) -> Any:
 
 def row_number(run: Run, query: Mapping[str, str]) -> int:
     """The test row that a form names, from 0."""
-    return (whole(query.get("row"), 1, 1, 10**9) - 1) % max(len(test_rows(run)), 1)
+    return (whole(query, "row", 1, 1, 10**9) - 1) % max(len(test_rows(run)), 1)
 
 
 def test_row(run: Run, query: Mapping[str, str]) -> Batch:
@@ -190,11 +191,11 @@ def test_table(run: Run, count: int) -> Any:
 
 
 def seed_of(query: Mapping[str, str]) -> int:
-    return whole(query.get("seed"), 0, 0, 2**31 - 1)
+    return whole(query, "seed", 0, 0, 2**31 - 1)
 
 
 def draws_of(query: Mapping[str, str], default: int = 4) -> int:
-    return whole(query.get("draws"), default, 1, 16)
+    return whole(query, "draws", default, 1, 16)
 
 
 # Complete
@@ -226,25 +227,53 @@ def complete_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 
 def table_cells(run: Run, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """An input for each column: as typed, or as in a test row."""
-    decoded = run.view.decode(test_row(run, query).x)
-    fields = {str(f.key or f.name): f for f in run.view.event.fields}
-    names, values = full_row(run, decoded)
+    """An input for each column that the model generates, and in a table for each condition: as
+    typed, or as in a test row. Keys and computed columns have none."""
+    is_table, fields = run.view.selection.schema.table, {}
+    names, values = full_row(run, run.view.decode(test_row(run, query).x))
+    if is_table:
+        fields = {str(f.key or f.name): f for f in run.view.event.fields}
+        values = [value for name, value in zip(names, values, strict=True) if name in fields]
+        names = [name for name in names if name in fields]
+        for field, value in given_cells(run, row_number(run, query)):
+            fields[str(field.key or field.name)] = field
+            names, values = [*names, str(field.key or field.name)], [*values, value]
     cells = []
     for name, value in zip(names, values, strict=True):
-        codec = fields[name].codec if name in fields else None
-        choices = list(codec.names) if isinstance(codec, Categorical) else []
-        typed = query.get(f"cell.{name}")
+        choices = cell_choices(fields[name].codec) if is_table else []
+        typed = None if query.get("reset") else query.get(f"cell.{name}")
         text = "" if value is None else forms.written(value)
+        if isinstance(value, float) and not is_table:
+            text = f"{value:.7g}"  # the digits of a single-precision number
         cells.append(
             {
                 "name": name,
                 "value": text if typed is None else typed.strip(),
-                "choices": [str(choice) for choice in choices if choice != MISSING],
+                "choices": choices,
                 "numeric": isinstance(value, int | float) and not choices,
             }
         )
     return cells
+
+
+def given_cells(run: Run, row: int) -> Iterator[tuple[Field, Any]]:
+    """The columns that are conditions, each with its value in a test row."""
+    place, source = test_rows(run).index[row], loaded.with_data(run).opened
+    assert source is not None
+    for group in run.view.given.values():
+        for field in group.fields:
+            codes: Any = source.dataset.tensors[field.name]
+            yield field, plain(field.codec.decode(codes[place : place + 1].numpy())[0])
+
+
+def cell_choices(codec: Any) -> list[str]:
+    """The values among which a cell is chosen; none for numbers."""
+    if isinstance(codec, Categorical):
+        return [str(name) for name in codec.names if name != MISSING]
+    if isinstance(codec, Binary):
+        is_truth = not codec.is_text and codec.dtype == "bool"
+        return ["false", "true"] if is_truth else list(codec.values)
+    return []
 
 
 def full_row(run: Run, decoded: Any) -> tuple[list[str], list[Any]]:
@@ -279,10 +308,13 @@ def completed_table(
     values = [typed_cell(cell) for cell in cells]
     hidden = [value is None for value in values]
     if not any(hidden):
-        raise DataError("no cell is empty; clear the cells that the model shall fill in")
+        raise DataError("no cell is empty; clear the cells that the model is to fill in")
     draws, seed = draws_of(query, 8), seed_of(query)
     settings = sampling.check_settings(settings_of(query))
     names = [cell["name"] for cell in cells]
+    known = {str(f.key or f.name) for g in run.view.given.values() for f in g.fields}
+    if given := [n for n, empty in zip(names, hidden, strict=True) if empty and n in known]:
+        raise DataError(f"{given[0]} is a condition of the model and is empty; give it a value")
     with loaded.computing(), torch.no_grad():
         if run.view.selection.schema.table:
             import pandas as pd
@@ -292,7 +324,7 @@ def completed_table(
             made = run.complete(frame, *settings, draws=draws, seed=seed)
             rows = [[plain(v) for v in made.iloc[k]] for k in range(len(made))]
             names_out = [str(c) for c in made.columns]
-            filled = [name not in names or hidden[names.index(name)] for name in names_out]
+            filled = [name in names and hidden[names.index(name)] for name in names_out]
         else:
             row = test_row(run, query)
             x = torch.tensor([[v if v is not None else 0.0 for v in values]])
@@ -395,7 +427,7 @@ def complete_picture(run: Run, query: dict[str, str]) -> bytes:
     height, width = run.space.shape[1:]
     hidden = hidden_mask(query, height, width).expand(run.space.shape)
     if not bool(hidden.any()):
-        raise DataError("nothing is painted over; paint over what the model shall fill in")
+        raise DataError("nothing is painted over; paint over what the model is to fill in")
     row, draws = test_row(run, query), draws_of(query)
     batch = replace(row, observed=row.observed_mask & ~hidden)
     settings = sampling.check_settings(settings_of(query))
@@ -417,7 +449,7 @@ def row_picture(run: Run, query: dict[str, str]) -> bytes:
 
 def predict_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
     rows = test_rows(run)
-    n = whole(query.get("n"), 12, 1, 200)
+    n = whole(query, "n", 12, 1, 200)
     rows.index = rows.index[:n]
     with loaded.computing(), torch.no_grad():
         table = run.predict()
@@ -524,17 +556,15 @@ def asked_code(run: Run, query: Mapping[str, str]) -> Tensor:
     a, b = number(query.get("a")), number(query.get("b"))
     if a is not None and b is not None:
         return known.at(a, b)
-    z = known.z[whole(query.get("row"), 1, 1, len(known.z)) - 1].flatten().clone()
-    for key, text in query.items():
-        if key.startswith("z.") and (value := number(text)) is not None:
-            place = whole(key[2:], 0, 0, len(z))
-            if 1 <= place <= len(z):
-                z[place - 1] = value
+    z = known.z[whole(query, "row", 1, 1, len(known.z)) - 1].flatten().clone()
+    for place in range(len(z)):
+        if (value := number(query.get(f"z.{place + 1}"))) is not None:
+            z[place] = value
     return z.reshape(1, *known.z.shape[1:])
 
 
 def decoded_event(run: Run, query: Mapping[str, str]) -> Tensor:
-    row = whole(query.get("row"), 1, 1, 10**9) - 1
+    row = whole(query, "row", 1, 1, 10**9) - 1
     with loaded.computing(), torch.no_grad():
         return latent.decoded(run, asked_code(run, query), given_like(run, row, 1))
 
@@ -557,7 +587,7 @@ def sliders_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
         known = codes(run)
     flat = known.z.flatten(1)
     chosen = flat.var(0, correction=0).argsort(descending=True)[:MAX_SLIDERS].sort()[0]
-    row = whole(query.get("row"), 1, 1, len(flat)) - 1
+    row = whole(query, "row", 1, 1, len(flat)) - 1
     ends = flat.quantile(torch.tensor([0.01, 0.99]).to(flat), 0)
     sliders = []
     for place in chosen.tolist():
@@ -582,7 +612,7 @@ def sliders_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 
 def between_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
-    lines, steps = whole(query.get("lines"), 4, 1, 16), whole(query.get("steps"), 9, 2, 24)
+    lines, steps = whole(query, "lines", 4, 1, 16), whole(query, "steps", 9, 2, 24)
     found: dict[str, Any] = {"lines": lines, "steps": steps, "shown": None}
     if not run.space.is_image:
         with loaded.computing(), torch.no_grad():
@@ -592,7 +622,7 @@ def between_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 
 def between_picture(run: Run, query: dict[str, str]) -> bytes:
-    lines, steps = whole(query.get("lines"), 4, 1, 16), whole(query.get("steps"), 9, 2, 24)
+    lines, steps = whole(query, "lines", 4, 1, 16), whole(query, "steps", 9, 2, 24)
     sheet = latent.interpolate(run, None, "test", lines, steps, seed_of(query))
     return showing.pictures(sheet.x, run.space, sheet.columns)
 
@@ -623,7 +653,7 @@ def sums_picture(run: Run, query: dict[str, str]) -> bytes:
 
 def forecast_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
     """The fan chart of the next steps, one for each channel."""
-    horizon = whole(query.get("horizon"), 0, 0, 1000) or None
+    horizon = whole(query, "horizon", 0, 0, 1000) or None
     settings = sampling.check_settings(settings_of(query))
     with loaded.computing(), torch.no_grad():
         found = forecast(loaded.with_data(run), horizon, None, settings, 400, seed_of(query))
@@ -688,7 +718,7 @@ def example_source(run: Run) -> str:
 
 
 def rows_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"n": whole(query.get("n"), 6, 1, 12), "shown": None}
+    found: dict[str, Any] = {"n": whole(query, "n", 6, 1, 12), "shown": None}
     if not run.space.is_image and isinstance(run.model, CanTransfer):
         with loaded.computing(), torch.no_grad():
             sheet = latent.transfer(loaded.with_data(run), None, "test", found["n"])
@@ -698,7 +728,7 @@ def rows_form(run: Run, query: dict[str, str]) -> dict[str, Any]:
 
 def enlarge_picture(run: Run, query: dict[str, str]) -> bytes:
     """Small pictures, samples of large ones, and the true ones, a line each."""
-    model, n = run.require(CanEnlarge), whole(query.get("n"), 6, 1, 12)
+    model, n = run.require(CanEnlarge), whole(query, "n", 6, 1, 12)
     rows = test_rows(run)
     batch = rows.batch(torch.arange(min(n, len(rows))))
     small = batch.given[model.source].x
@@ -716,7 +746,7 @@ def enlarge_picture(run: Run, query: dict[str, str]) -> bytes:
 
 
 def transfer_picture(run: Run, query: dict[str, str]) -> bytes:
-    sheet = latent.transfer(run, None, "test", whole(query.get("n"), 6, 1, 12))
+    sheet = latent.transfer(run, None, "test", whole(query, "n", 6, 1, 12))
     return showing.pictures(sheet.x, run.space, sheet.columns)
 
 
@@ -740,7 +770,7 @@ def film_picture(run: Run, query: dict[str, str]) -> bytes:
         return [states[int(k)] for k in keep]
 
     frames = FILMS.get(key, make)
-    frame = whole(query.get("frame"), len(frames) - 1, 0, len(frames) - 1)
+    frame = min(whole(query, "frame", FILM_FRAMES - 1, 0, FILM_FRAMES - 1), len(frames) - 1)
     zoom = 6 if is_plane(run.space) else None
     return showing.png(film_sheet(frames[frame], run.space, zoom))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup, escape
 
-WIDTH, HEIGHT = 640, 250
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 34
+WIDTH, HEIGHT = 640, 270
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 44
 """Room for the labels of the axes."""
 MAX_POINTS = 400
 """Points of a curve that are drawn; longer curves are thinned."""
@@ -41,7 +42,9 @@ def number(value: float | None) -> str:
     """A number as people write it, with four digits."""
     if value is None or not math.isfinite(value):
         return "none"
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:.0f}"
+    if value == 0 or 1e-3 <= abs(value) < 1000:
         return f"{value:.4g}"
     return f"{value:.2e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
@@ -68,30 +71,42 @@ class Frame:
     y1: float
     width: int = WIDTH
     height: int = HEIGHT
+    left: int = LEFT
 
     def x(self, value: float) -> float:
         part = (value - self.x0) / ((self.x1 - self.x0) or 1)
-        return LEFT + part * (self.width - LEFT - RIGHT)
+        return self.left + part * (self.width - self.left - RIGHT)
 
     def y(self, value: float) -> float:
         part = (value - self.y0) / ((self.y1 - self.y0) or 1)
         return self.height - BOTTOM - part * (self.height - TOP - BOTTOM)
 
-    def axes(self, x_label: str, x_names: Sequence[tuple[float, str]] | None = None) -> str:
+    def axes(
+        self,
+        x_label: str,
+        x_names: Sequence[tuple[float, str]] | None = None,
+        vertical: bool = False,
+    ) -> str:
+        """Grid lines and labels; `vertical` if only x is a scale."""
         parts = []
-        for value in ticks(self.y0, self.y1):
+        for value in () if vertical else ticks(self.y0, self.y1):
             y = self.y(value)
             parts.append(
-                f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" '
-                f'y2="{y:.1f}"/><text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" '
+                f'<line class="grid" x1="{self.left}" x2="{self.width - RIGHT}" y1="{y:.1f}" '
+                f'y2="{y:.1f}"/><text class="tick" x="{self.left - 8}" y="{y + 4:.1f}" '
                 f'text-anchor="end">{number(value)}</text>'
             )
         marks = x_names or [(value, number(value)) for value in ticks(self.x0, self.x1, 6)]
         for value, name in marks:
             x = self.x(value)
-            anchor = "end" if x > self.width - 40 else "start" if x < LEFT + 8 else "middle"
+            anchor = "end" if x > self.width - 40 else "start" if x < self.left + 8 else "middle"
+            if vertical:
+                parts.append(
+                    f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" '
+                    f'y2="{self.height - BOTTOM}"/>'
+                )
             parts.append(
-                f'<text class="tick" x="{x:.1f}" y="{self.height - BOTTOM + 16}" '
+                f'<text class="tick" x="{x:.1f}" y="{self.height - BOTTOM + 19}" '
                 f'text-anchor="{anchor}">{escape(name)}</text>'
             )
         parts.append(
@@ -101,9 +116,18 @@ class Frame:
         return "".join(parts)
 
 
-def svg(body: str, label: str, width: int, height: int, css: str = "", data: Any = None) -> Markup:
-    """An SVG image with its text alternative."""
+def svg(
+    body: str,
+    label: str,
+    width: int,
+    height: int,
+    css: str = "",
+    data: Any = None,
+    scale: float | None = None,
+) -> Markup:
+    """An SVG image with its text alternative, as wide as its place or `scale` times its size."""
     extra = f' data-chart="{escape(json.dumps(data))}"' if data is not None else ""
+    extra += f' width="{scale * width:.0f}"' if scale else ""
     return Markup(
         f'<svg class="chart {css}" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(label)}"{extra}>{body}</svg>'
@@ -136,17 +160,20 @@ def curves(
     drawn = [(place, line, points) for place, line, points in drawn if points]
     if not drawn:
         return Markup('<p class="quiet">{}</p>').format(empty)
-    xs = [x for *_, points in drawn for x, _, _ in points]
-    ys = [y for *_, points in drawn for _, y, _ in points]
-    low, high = robust_range(ys)
-    x0, x1 = min(xs), max(xs)
+    every = [point for *_, points in drawn for point in points]
+    low, high = robust_range([y + side * e for _, y, e in every for side in (-1, 1)])
+    x0, x1 = min(x for x, _, _ in every), max(x for x, _, _ in every)
+    marks = None
     if x0 == x1:
-        x0, x1 = x0 - 1, x1 + 1
+        marks, x0, x1 = [(x0, number(x0))], x0 - 1, x1 + 1
     frame = Frame(x0, x1, low, high)
-    body, data = [frame.axes(x_label)], []
-    box = f'<clipPath id="c{abs(hash(title)) % 10**8}"><rect x="{LEFT}" y="{TOP - 4}" '
-    box += f'width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM + 8}"/></clipPath>'
-    body.append(f'{box}<g clip-path="url(#c{abs(hash(title)) % 10**8})">')
+    body, data = [frame.axes(x_label, marks)], []
+    clip = f"c{zlib.crc32(title.encode()):x}"
+    body.append(
+        f'<clipPath id="{clip}"><rect x="{LEFT - 4}" y="{TOP - 4}" '
+        f'width="{WIDTH - LEFT - RIGHT + 8}" height="{HEIGHT - TOP - BOTTOM + 8}"/></clipPath>'
+        f'<g clip-path="url(#{clip})">'
+    )
     for place, line, points in drawn:
         colour = f"s{place % COLOURS}"
         if line.error is not None:
@@ -258,6 +285,50 @@ def histogram(counts: Sequence[float], label: str, names: Sequence[str] = ()) ->
     return svg(body, label, width, height, "spark")
 
 
+def distribution(values: np.ndarray, title: str, unit: str, bins: int = 40) -> Markup:
+    """A histogram of finite numbers with its axes."""
+    if len(values) < 2:
+        return Markup('<p class="quiet">Too few rows for a histogram.</p>')
+    counts, edges = np.histogram(values, bins)
+    frame = Frame(float(edges[0]), float(edges[-1]), 0, float(counts.max()))
+    foot = frame.y(0)
+    bars = "".join(
+        f'<rect class="bar" x="{frame.x(low) + 0.5:.1f}" y="{frame.y(count):.1f}" '
+        f'width="{max(frame.x(high) - frame.x(low) - 1, 0.5):.1f}" '
+        f'height="{foot - frame.y(count):.1f}">'
+        f"<title>{number(low)} to {number(high)}: {count}</title></rect>"
+        for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+    )
+    top = int(counts.argmax())
+    said = (
+        f"{title}: {len(values)} rows from {number(edges[0])} to {number(edges[-1])} {unit}, "
+        f"most near {number((edges[top] + edges[top + 1]) / 2)}"
+    )
+    return svg(frame.axes(unit) + bars, said, WIDTH, HEIGHT, "distribution")
+
+
+def intervals(rows: Sequence[tuple[str, float, float, float]], title: str, unit: str) -> Markup:
+    """Named values with the ends of their intervals, a line each."""
+    low, high = min(row[2] for row in rows), max(row[3] for row in rows)
+    room = 0.04 * ((high - low) or 1)
+    line, left = 26, 190
+    height = TOP + line * len(rows) + BOTTOM
+    frame = Frame(low - room, high + room, 0, 1, WIDTH, height, left)
+    body = [frame.axes(unit, vertical=True)]
+    for place, (name, value, lower, upper) in enumerate(rows):
+        y = TOP + line * (place + 0.5)
+        body.append(
+            f'<text class="tick name" x="{left - 10}" y="{y + 4}" text-anchor="end">'
+            f"{escape(name if len(name) < 27 else name[:25] + '…')}</text>"
+            f'<line class="whisker" x1="{frame.x(lower):.1f}" x2="{frame.x(upper):.1f}" '
+            f'y1="{y}" y2="{y}"/><circle class="dot s0" cx="{frame.x(value):.1f}" cy="{y}" r="4">'
+            f"<title>{escape(name)}: {number(value)}, {number(lower)} to {number(upper)}</title>"
+            "</circle>"
+        )
+    said = "; ".join(f"{n} {number(v)} ({number(a)} to {number(b)})" for n, v, a, b in rows)
+    return svg("".join(body), f"{title}: {said}", WIDTH, height, "intervals")
+
+
 def points(
     xy: np.ndarray, groups: Sequence[str] | None, title: str, css: str = "", data: Any = None
 ) -> Markup:
@@ -325,7 +396,8 @@ def heat(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], title
     strongest = ", ".join(
         f"{name} to {columns[int(weights[r].argmax())]}" for r, name in enumerate(rows[:12])
     )
-    return svg("".join(body), f"{title}: strongest from {strongest}", width, height, "heat")
+    label = f"{title}: strongest from {strongest}"
+    return svg("".join(body), label, width, height, "heat", scale=1.4)
 
 
 def wave(samples: np.ndarray, title: str) -> Markup:

@@ -3,7 +3,7 @@ which two models disagree most."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
 from ..comparison.leaderboard import (
     DISTANCE,
     LIKELIHOOD,
+    SHOWN,
     LeaderboardRow,
     check_comparable,
     rank,
@@ -28,21 +30,21 @@ from ..core.abilities import CanSample, HasLikelihood
 from ..core.errors import MongeError, RunError, UsageError
 from ..core.metric import Metric
 from ..report.comparison import of_comparison
-from ..run import storage
+from ..run.run import Run
 from ..train.budget import Budget
 from . import charts, jobs, loaded, showing
 from .charts import Curve
 from .fit import FitRequest, supported
-from .pages import link, render, whole
-from .runs import REPORT_HEADERS
+from .pages import link, render, texts_of, whole
+from .runs import REPORT_HEADERS, held_out_title
 
 router = APIRouter()
 MAX_RUNS = 12
 DISAGREE = 10
 """Rows on which two models disagree most."""
-SCORES = loaded.Cache(24)
-SHOWN = ("energy_distance", "c2st", "coverage", "accuracy", "rmse", "samples_per_second")
-"""Further metrics of a leaderboard, shown where a model has them."""
+LIKELIHOODS = loaded.Cache(24)
+NORMAL = 1.96
+"""Half the width of a 95 % interval, in standard errors."""
 
 
 @router.get("/compare")
@@ -50,7 +52,7 @@ def index(request: Request) -> Response:
     """Compare chosen runs, or choose runs or a new comparison."""
     names = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_RUNS]
     if names:
-        return comparison_page(request, names, f"Compare {len(names)} runs", None)
+        return comparison_page(request, names, f"Compare {len(names)} runs")
     runs = [each for each in loaded.summaries() if not each.error and each.step is not None]
     groups: dict[str, list[loaded.Summary]] = {}
     for each in runs:
@@ -99,7 +101,7 @@ def start_comparison(form: FormData) -> Response:
         raise UsageError("expected models of the library, found a file")
     budget = str(form.get("budget") or "30s").strip()
     Budget.read(budget)
-    seeds = whole(str(form.get("seeds") or 1), 1, 1, 20)
+    seeds = whole(texts_of(form), "seeds", 1, 1, 20)
     name = jobs.free_name(str(form.get("name") or f"compare-{Path(data).stem}"))
     options = ["--seeds", str(seeds)] + ([] if models else ["--one"])
     jobs.submit_compare(name, data, models, budget, *options)
@@ -110,29 +112,31 @@ def start_comparison(form: FormData) -> Response:
 def saved(request: Request, name: str) -> Response:
     """A comparison that `monge compare` makes or has made."""
     status = loaded.status(name)
-    folder = storage.home() / name
+    folder = loaded.place_of(name)
     if not (folder / FILE).is_file():
         if not status.is_live and status.state not in ("failed", "lost"):
             raise RunError(f"there is no comparison {name!r}; choose one from the list")
-        return render(
-            request,
-            "comparison_wait.html",
-            title=name,
-            name=name,
-            status=status,
-        )
+        return comparison_page(request, [], name, None, status)
     comparison = Comparison.read(loaded.folder_of(name))
     names = [
         f"{name}:{comparison.plan.title(model, seed)}"
         for model, seed in comparison.plan.jobs
         if (comparison.run_folder(model, seed) / "run.json").exists()
     ]
-    return comparison_page(request, names, name, comparison)
+    if status.state == "new":
+        is_whole = len(comparison.outcomes) == len(comparison.plan.jobs)
+        status = loaded.Status("done" if is_whole else "stopped")
+    return comparison_page(request, names, name, comparison, status)
 
 
 def comparison_page(
-    request: Request, names: Sequence[str], title: str, comparison: Comparison | None
+    request: Request,
+    names: Sequence[str],
+    title: str,
+    comparison: Comparison | None = None,
+    status: loaded.Status | None = None,
 ) -> Response:
+    """Runs side by side: chosen ones, or those of a comparison, which has a status."""
     folders = [loaded.folder_of(each) for each in names]
     summaries = [loaded.summary(folder) for folder in folders]
     compute = comparison is not None or request.query_params.get("compute") == "1"
@@ -142,29 +146,22 @@ def comparison_page(
         check_comparable(good)
     except MongeError as error:
         problem = str(error)
-    status = loaded.Status("done")
-    if comparison is not None:
-        status = loaded.status(comparison.folder.name)
-        if status.state == "new":
-            is_whole = len(comparison.outcomes) == len(comparison.plan.jobs)
-            status = loaded.Status("done" if is_whole else "stopped")
     return render(
         request,
         "comparison.html",
         title=title,
         names=names,
         comparison=comparison,
-        status=status,
-        summaries=summaries,
+        status=status or loaded.Status("done"),
         problem=problem,
         board=board(names, comparison) if compute and not problem else None,
         board_address=link("/compare/board", run=list(names))
-        if not compute and not problem
+        if names and not compute and not problem
         else None,
         curves=curves(names, summaries),
         pictures=picture_runs(names, summaries),
-        pairs=pairs(names, folders),
-        name=comparison.folder.name if comparison else "",
+        pairs=pairs(names, summaries),
+        name=title if status else "",
     )
 
 
@@ -197,21 +194,29 @@ def board(names: Sequence[str], comparison: Comparison | None) -> dict[str, Any]
                 failures[name] = str(error)
     rows = rank(with_gaps(sorted(rows, key=lambda row: row.order)))
     extra = [key for key in SHOWN if any(key in row.metrics for row in rows)]
+    shown: list[dict[str, Any]] = [
+        {
+            "model": row.model,
+            "name": loaded.name_of(row.runs[0]),
+            "likelihood": row.metrics.get(LIKELIHOOD),
+            "interval": interval(row),
+            "gap": row.gap_to_best,
+            "seconds": row.seconds,
+            "seeds": len(row.runs),
+            "extra": [row.metrics.get(key) for key in extra],
+        }
+        for row in rows
+    ]
+    ends = [
+        (str(row["model"]), row["likelihood"].value, *row["interval"])
+        for row in shown
+        if row["likelihood"] is not None and row["interval"] is not None
+    ]
     return {
-        "rows": [
-            {
-                "model": row.model,
-                "name": loaded.name_of(row.runs[0]),
-                "family": row.family,
-                "likelihood": row.metrics.get(LIKELIHOOD),
-                "interval": row.interval,
-                "gap": row.gap_to_best,
-                "seconds": row.seconds,
-                "seeds": len(row.runs),
-                "extra": [row.metrics.get(key) for key in extra],
-            }
-            for row in rows
-        ],
+        "rows": shown,
+        "chart": charts.intervals(ends, "Log-likelihood of the test rows", "nats per row")
+        if len(ends) > 1
+        else None,
         "extra": [key.replace("_", " ") for key in extra],
         "failures": failures,
         "refused": comparison.plan.refused if comparison else {},
@@ -223,8 +228,18 @@ def board(names: Sequence[str], comparison: Comparison | None) -> dict[str, Any]
     }  # fmt: skip
 
 
-def row_scores(name: str) -> tuple[np.ndarray, Metric]:
-    """log p of every test row of a run, as `monge compare` saved it, or computed now."""
+def interval(row: LeaderboardRow) -> tuple[float, float] | None:
+    """The 95 % interval of the mean log-likelihood: over seeds if there are several, else over the
+    test rows."""
+    mean = row.metrics.get(LIKELIHOOD)
+    if mean is None or not np.isfinite(mean.value):
+        return None
+    half = NORMAL * mean.stderr
+    return row.interval or (mean.value - half, mean.value + half)
+
+
+def row_likelihoods(name: str) -> tuple[np.ndarray, Metric]:
+    """log p of every test row of a run, computed once, and their mean."""
     folder = loaded.folder_of(name)
     key = (folder, loaded.stamp(folder / "best.safetensors"))
 
@@ -234,7 +249,7 @@ def row_scores(name: str) -> tuple[np.ndarray, Metric]:
             found = run.log_likelihood()
         return found.value, found.mean
 
-    return SCORES.get(key, make)
+    return LIKELIHOODS.get(key, make)
 
 
 def computed_row(name: str) -> LeaderboardRow:
@@ -247,62 +262,75 @@ def computed_row(name: str) -> LeaderboardRow:
     metrics: dict[str, Metric] = {}
     rows = None
     if isinstance(run.model, HasLikelihood):
-        values, mean = row_scores(name)
+        values, mean = row_likelihoods(name)
         metrics[LIKELIHOOD], rows = mean, values[None]
     elif about.held_out is not None and about.kind == "distance":
         metrics[DISTANCE] = Metric(about.held_out, "distance", about.stderr or 0.0, about.unit)
     return LeaderboardRow(name, (folder,), about.seconds or 0.0, metrics, rows)
 
 
-def curves(names: Sequence[str], summaries: Sequence[loaded.Summary]) -> Any:
-    """Held-out scores over the seconds of training."""
-    found = []
+def curves(names: Sequence[str], summaries: Sequence[loaded.Summary]) -> dict[str, Markup]:
+    """Held-out metrics over the seconds of training: a chart of log-likelihoods, and others for
+    what cannot be compared with them."""
+    found: dict[str, list[Curve]] = {}
     for name, about in zip(names, summaries, strict=True):
         if about.error:
             continue
-        lines = [
-            line
+        points = [
+            (float(line["seconds"]), line["held_out"])
             for line in loaded.log_of(loaded.folder_of(name))
             if line["held_out"] and line["held_out"].get("value") is not None
         ]
-        found.append(
+        if not points and about.held_out is not None:  # evaluated at the end alone
+            held = {"value": about.held_out, "kind": about.kind, "unit": about.unit}
+            points = [(about.seconds or 0.0, held)]
+        if not points:
+            continue
+        found.setdefault(held_out_title(points[0][1]), []).append(
             Curve(
                 name.rpartition(":")[2],
-                [float(line["seconds"]) for line in lines],
-                [line["held_out"]["value"] for line in lines],
+                [seconds for seconds, _ in points],
+                [held["value"] for _, held in points],
             )
         )
-    return charts.curves(found, "seconds", "Held-out score", "No held-out scores yet.")
+    return {title: charts.curves(lines, "seconds", title) for title, lines in found.items()}
 
 
-def picture_runs(names: Sequence[str], summaries: Sequence[loaded.Summary]) -> list[str]:
-    """The runs whose samples are pictures."""
-    found = []
+def fitted(names: Sequence[str], summaries: Sequence[loaded.Summary]) -> Iterator[tuple[str, Run]]:
+    """The runs that can be asked."""
     for name, about in zip(names, summaries, strict=True):
         if about.error or about.step is None:
             continue
         try:
-            run = loaded.load(name)
-            if run.space.is_image and issubclass(run.model_class, CanSample):
-                found.append(name)
+            yield name, loaded.load(name)
         except MongeError:
             continue
-    return found
 
 
-def pairs(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+def picture_runs(names: Sequence[str], summaries: Sequence[loaded.Summary]) -> list[str]:
+    """The runs whose samples are pictures."""
+    return [
+        name
+        for name, run in fitted(names, summaries)
+        if run.space.is_image and issubclass(run.model_class, CanSample)
+    ]
+
+
+def pairs(names: Sequence[str], summaries: Sequence[loaded.Summary]) -> list[str]:
     """The runs whose rows can be compared."""
     return [
         name
-        for name, folder in zip(names, folders, strict=True)
-        if (folder / "best.safetensors").exists()
+        for name, run in fitted(names, summaries)
+        if issubclass(run.model_class, HasLikelihood)
     ]
 
 
 @router.get("/compare/rows")
 def rows(request: Request, a: str, b: str) -> Response:
     """The test rows on which two models disagree most."""
-    first, second = row_scores(a)[0], row_scores(b)[0]
+    if a == b:
+        raise UsageError(f"expected two runs, found {a} twice; choose another")
+    first, second = row_likelihoods(a)[0], row_likelihoods(b)[0]
     if len(first) != len(second):
         raise RunError(
             f"expected as many test rows in both runs, found {len(first)} and {len(second)}; "
@@ -312,34 +340,29 @@ def rows(request: Request, a: str, b: str) -> Response:
     order = np.argsort(-np.abs(np.nan_to_num(gap)), kind="stable")[:DISAGREE]
     run = loaded.with_data(loaded.load(a))
     batch = run.split(None, "test").batch(torch.as_tensor(order.copy()))
+    names = [each.rpartition(":")[2] for each in (a, b)]
+    names = [a, b] if names[0] == names[1] else names
     lead = {
         "row": [int(k) + 1 for k in order],
-        a: [float(first[k]) for k in order],
-        b: [float(second[k]) for k in order],
+        names[0]: [float(first[k]) for k in order],
+        names[1]: [float(second[k]) for k in order],
         "difference": [float(gap[k]) for k in order],
     }
     finite = gap[np.isfinite(gap)]
     error = float(finite.std(ddof=1) / len(finite) ** 0.5) if len(finite) > 1 else 0.0
-    counts, edges = np.histogram(finite, 40)
     return render(
         request,
         "comparison_rows.html",
-        title=f"{a} and {b}",
-        a=a,
-        b=b,
+        title=" and ".join(names),
+        names=names,
         lead=lead,
         mean=float(finite.mean()) if len(finite) else 0.0,
         error=error,
         count=len(gap),
         wins=int((gap > 0).sum()),
-        chart=charts.histogram(
-            counts.tolist(),
-            f"paired differences from {charts.number(float(edges[0]))} to "
-            f"{charts.number(float(edges[-1]))} nats",
-            [charts.number(float(e)) for e in edges[:-1]],
-        ),
+        chart=charts.distribution(finite, "Paired differences of the rows", "nats"),
         shown=showing.show(run.view, batch.x, batch.length, lead),
-        picture=link(f"/runs/{a}/rows.png", rows=",".join(str(int(k)) for k in order), columns=10),
+        pictures=[link(f"/runs/{a}/rows.png", row=int(k)) for k in order],
     )
 
 

@@ -29,7 +29,7 @@ from ..train.cost_description import describe_cost
 from . import forms, jobs, loaded
 from .data import field_choices
 from .job import cores
-from .pages import render
+from .pages import render, texts_of, whole
 from .sampling import check_settings
 
 router = APIRouter()
@@ -169,7 +169,7 @@ class Order:
             raise UsageError("expected data and a model, found none; choose them first")
         loaded.check_data(asked.data)
         page = form_page(asked)
-        texts = {key: value for key, value in form.items() if isinstance(value, str)}
+        texts = texts_of(form)
         settings = forms.overrides(page["model_inputs"], texts)
         if preset := texts.get("preset"):
             settings.append(f"preset={preset}")
@@ -187,9 +187,9 @@ class Order:
             asked.given,
             asked.target,
             budget,
-            number(texts, "seed", 0, 2**31),
-            number(texts, "threads", 1, 1024),
-            number(texts, "ensemble", 0, 100),
+            whole(texts, "seed", 0, 0, 2**31),
+            whole(texts, "threads", 1, 1, 1024),
+            whole(texts, "ensemble", 0, 0, 100),
         )
 
     def check(self) -> None:
@@ -214,15 +214,6 @@ class Order:
         flags = [f for f in self.flags if f]
         words = ["monge", "fit", self.model, self.data, *self.settings, "--budget", self.budget]
         return shlex.join([*words, *flags])
-
-
-def number(form: dict[str, str], name: str, default: int, high: int) -> int:
-    text = form.get(name, "").strip()
-    if not text:
-        return default
-    if not (text.isascii() and text.isdigit()) or int(text) > high:
-        raise UsageError(f"{name}: expected a whole number up to {high}, found {text!r}")
-    return int(text)
 
 
 @router.post("/fit/cost")
@@ -274,7 +265,7 @@ def start_page(request: Request, form: FormData) -> Response:
             fields=field_choices(source),
             data_title=loaded.data_title(asked.data),
             problem=str(error),
-            values={key: value for key, value in form.items() if isinstance(value, str)},
+            values=texts_of(form),
         )
     short = registry.describe(order.model).name.partition(".")[2]
     title = f"{short}-{loaded.open_data(order.data).name}"

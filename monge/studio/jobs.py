@@ -122,7 +122,7 @@ def listing() -> list[Job]:
     for folder in folders:
         job = Job(folder)
         try:
-            done = job.state in ("done",)
+            done = job.state == "done"
         except (OSError, ValueError, KeyError):  # removed or half-written in this instant
             continue
         if done:

@@ -23,7 +23,7 @@ from ..data.description import Problem, describe
 from ..run import storage
 from ..run.run import Run
 from ..run.saved import ComputeConfig
-from ..serve.security import resolve_below
+from ..serve.security import check_name, resolve_below
 from ..train import checkpoint
 from ..train.budget import Budget
 from . import jobs, uploads
@@ -78,9 +78,16 @@ def folder_of(name: str) -> Path:
     return resolve_below(storage.home(), *name.split(":")[:3])
 
 
+def place_of(name: str) -> Path:
+    """Where the folder of a run is or will be; UsageError for a name that leads elsewhere."""
+    path = storage.home().joinpath(*map(check_name, name.split(":")[:3]))
+    return folder_of(name) if os.path.lexists(path) else path
+
+
 def name_of(folder: Path) -> str:
     """The name of a run folder in addresses."""
-    inside = folder.resolve().relative_to(storage.home().resolve())
+    place = Path(os.path.realpath(folder.parent), folder.name)
+    inside = place.relative_to(os.path.realpath(storage.home()))
     return ":".join(inside.parts)
 
 
@@ -161,6 +168,12 @@ def summary(folder: Path) -> Summary:
 
 def read_summary(folder: Path) -> Summary:
     name = name_of(folder)
+    if not folder.resolve().is_relative_to(storage.home().resolve()):
+        return Summary(
+            name,
+            error=f"{name} is a link to a folder outside the runs; copy the run into "
+            f"{storage.home()}",
+        )
     made = stamp(folder / "run.json")[0] / 1e9 or None
     try:
         about = storage.read_metadata(folder)
@@ -275,7 +288,7 @@ def status(name: str, known: Sequence[jobs.Job] | None = None) -> Status:
     """The state of a run, by its job and its lock."""
     listed = jobs.listing() if known is None else known
     job = next((each for each in listed if each.name == name), None)
-    folder = storage.home().joinpath(*name.split(":"))
+    folder = place_of(name)
     if job is None:
         if is_training(folder):
             return Status("elsewhere", "a process outside this studio trains it")
@@ -304,9 +317,11 @@ def progress(folder: Path, budget: str, job: jobs.Job) -> tuple[float | None, fl
     except UsageError:
         return None, None
     started = stamp(folder / "run.json")[0] / 1e9
+    if not started:  # the process reads the data
+        return 0.0, None
     last = lines[-1] if lines else {"step": 0, "epoch": 0.0, "seconds": 0.0}
     changed = stamp(folder / "log.jsonl")[0] / 1e9 if lines else started
-    since = max(time.time() - max(changed, job.about["created"]), 0.0) if started else 0.0
+    since = max(time.time() - max(changed, job.about["created"]), 0.0)
     seconds = last["seconds"] + since
     if math.isfinite(limit.seconds):
         if limit.more:
@@ -369,7 +384,7 @@ def available_data() -> dict[str, list[tuple[str, str, str]]]:
     """Data to choose from, by where it is: name, title and summary."""
     found: dict[str, list[tuple[str, str, str]]] = {"Uploads": [], "Files": []}
     for path in uploads.listing():
-        kind = "folder" if path.is_dir() else path.suffix.lstrip(".")
+        kind = "folder" if path.is_dir() else kind_of(path)
         found["Uploads"].append((str(path.resolve()), path.name, kind))
     for root in catalogue.search_path():
         found["Files"] += [(name, name, kind) for name, kind in files_below(root)]
@@ -390,15 +405,19 @@ def files_below(root: Path, most: int = 120) -> list[tuple[str, str]]:
             if len(files) != 1:
                 found.append((path.name, f"folder of {len(list(path.iterdir()))}"))
             if len(files) <= 12:
-                found += [(f"{path.name}/{p.name}", p.suffix.lstrip(".")) for p in files]
+                found += [(f"{path.name}/{p.name}", kind_of(p)) for p in files]
         elif is_data_file(path):
-            found.append((path.name, path.suffix.lstrip(".")))
+            found.append((path.name, kind_of(path)))
     return found[:most]
 
 
+def kind_of(path: Path) -> str:
+    """The suffix of a file, without that of its compression."""
+    return Path(path.name.removesuffix(".gz").lower()).suffix.lstrip(".")
+
+
 def is_data_file(path: Path) -> bool:
-    name = path.name.removesuffix(".gz").lower()
-    return path.is_file() and name.endswith((".csv", ".tsv", ".txt", ".npy", ".npz", ".parquet"))
+    return path.is_file() and kind_of(path) in ("csv", "tsv", "txt", "npy", "npz", "parquet")
 
 
 def card_text(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import time
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.datastructures import FormData
 
-from ..core.errors import MongeError
+from ..core.errors import MongeError, UsageError
 from ..train.cost_description import duration, size
 from . import charts
 
@@ -40,11 +42,11 @@ def environment() -> Environment:
         "cell": cell,
         "size": size,
         "duration": duration,
-        "ago": ago,
         "url": url_part,
-        "signed": lambda value: f"{value:+.4g}",
+        "short": lambda name: str(name).rpartition(":")[2],
+        "code": with_code,
     }
-    found.globals["link"] = link
+    found.globals |= {"link": link, "measured": measured}
     return found
 
 
@@ -72,16 +74,30 @@ def cell(value: Any) -> str:
     return "" if text in ("NaT", "<NA>") else text
 
 
-def ago(moment: float | None) -> str:
-    """How long ago something was, in words."""
-    if moment is None:
-        return ""
-    seconds = max(time.time() - moment, 0)
-    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{'s' * (count > 1)} ago"
-    return "just now"
+def measured(value: float, stderr: float | None, sign: str = "") -> Markup:
+    """A value with its standard error of two digits, and no digit below them."""
+    if not stderr or not math.isfinite(stderr) or not math.isfinite(value):
+        return Markup("<strong>{}</strong>").format(charts.number(value))
+    digits = max(1 - math.floor(math.log10(stderr)), 0)
+    if digits > 6 or abs(value) >= 1e6:
+        return Markup("<strong>{}</strong> ± {}").format(
+            charts.number(value), charts.number(stderr)
+        )
+    form = f"{sign}.{digits}f"
+    return Markup("<strong>{}</strong> ± {}").format(
+        format(value, form), format(stderr, f".{digits}f")
+    )
+
+
+def with_code(text: Any) -> Markup:
+    """A sentence in which what stands between backticks is set as code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its pair
+        return Markup.escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part
+        for place, part in enumerate(parts)
+    )
 
 
 def wants_fragment(request: Request) -> bool:
@@ -99,7 +115,7 @@ def render(
 
 def error_page(request: Request, error: Exception, status: int) -> Response:
     """The sentence of an error, as a page or as the part that a script asked for."""
-    return render(request, "error.html", status, title="Something is missing", sentence=str(error))
+    return render(request, "error.html", status, title="That did not work", sentence=str(error))
 
 
 def failure(request: Request, error: Exception) -> Response:
@@ -122,6 +138,11 @@ def failure(request: Request, error: Exception) -> Response:
     )
 
 
+def texts_of(form: FormData) -> dict[str, str]:
+    """What a form says, without its files."""
+    return {key: value for key, value in form.items() if isinstance(value, str)}
+
+
 def settings_of(query: Mapping[str, str], head: str = "set.") -> list[str]:
     """The settings that a form holds as `set.NAME`, empty ones left out."""
     return [
@@ -131,9 +152,11 @@ def settings_of(query: Mapping[str, str], head: str = "set.") -> list[str]:
     ]
 
 
-def whole(text: str | None, default: int, low: int, high: int) -> int:
-    """A whole number of a form, within limits; the default if there is none."""
-    try:
-        return min(max(int(text or default), low), high)
-    except ValueError:
-        return default
+def whole(form: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A whole number of a form; the default if there is none."""
+    text = str(form.get(name) or default).strip()
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not low <= int(text) <= high:
+        raise UsageError(
+            f"{name}: expected a whole number from {low} to {high}, found {text!r}; change it"
+        )
+    return int(text)

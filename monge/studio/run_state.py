@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..core.abilities import CanSample
 from ..core.errors import MongeError, RunError
-from ..run import storage
-from . import jobs, loaded, sampling, showing
+from ..data.codecs.scalar import Categorical
+from ..run.run import Run
+from . import charts, jobs, loaded, sampling, showing
 from .pages import link
 
 
@@ -15,15 +17,20 @@ def page_state(name: str) -> dict[str, Any]:
     """What the head of every page of a run shows."""
     known = jobs.listing()
     status = loaded.status(name, known)
-    folder = storage.home().joinpath(*name.split(":"))
+    folder = loaded.place_of(name)
     there = (folder / "run.json").exists()
     if not there and not any(job.name == name for job in known):
-        folder = loaded.folder_of(name)  # says what is expected
+        loaded.folder_of(name)  # says what is expected
         if not (folder / "fields.json").exists():
             raise RunError(f"there is no run {name!r}; choose one from the list of runs")
-    summary = loaded.summary(folder) if there else loaded.Summary(name)
-    if (folder / "fields.json").exists() and not there:
+    if there:
+        summary = loaded.summary(folder)
+    elif (folder / "fields.json").exists():
         summary = loaded.read_summary(folder)
+    else:
+        about = next(job.about for job in known if job.name == name)
+        data = Path(str(about["data"])).name
+        summary = loaded.Summary(name, model=str(about["model"]), data=data)
     return {
         "name": name,
         "title": name.replace(":", " · "),
@@ -35,6 +42,18 @@ def page_state(name: str) -> dict[str, Any]:
             (folder / file).exists() for file in ("best.safetensors", "last.safetensors")
         ),
     }
+
+
+def example_where(run: Run) -> str:
+    """What a condition on the columns of a table looks like."""
+    parts: dict[str, str] = {}
+    for field in run.view.event.fields:
+        if isinstance(field.codec, Categorical) and field.codec.names:
+            parts.setdefault("names", f"{field.key or field.name}={field.codec.names[0]}")
+        elif field.space.kind == "real" and not field.space.shape:
+            middle = charts.number(float(field.space.mean[0]))
+            parts.setdefault("numbers", f"{field.key or field.name}>{middle}")
+    return "; ".join(parts.values())
 
 
 def sample_form(name: str, query: Any) -> dict[str, Any] | None:
@@ -55,11 +74,11 @@ def sample_form(name: str, query: Any) -> dict[str, Any] | None:
             "conditions": sampling.conditions(run),
             "is_text": sampling.is_text(run),
             "is_table": bool(run.view.selection.schema.table),
+            "where": example_where(run),
             "has_rows": any(c.kind == "rows" for c in sampling.conditions(run)),
             "asked": asked,
             "downloads": sampling.downloads(run),
             "address": link(f"/runs/{name}/samples", **dict(query)),
-            "query": dict(query),
         }
     except MongeError as error:
         return {"error": str(error)}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 
 from ..core.abilities import HasLikelihood
@@ -25,10 +23,11 @@ from ..report.run import of_run
 from ..report.sections import dotted
 from ..run import storage
 from ..run.run import Run
+from ..run.where import given_constraints
 from ..train.budget import Budget
 from . import ask, charts, forms, jobs, loaded, sampling, showing
 from .charts import Curve
-from .pages import link, render, settings_of, whole
+from .pages import link, render, settings_of, texts_of, whole
 from .run_state import page_state, sample_form
 
 router = APIRouter()
@@ -40,6 +39,7 @@ MAX_SCORED = 2000
 """Rows that a page scores."""
 UNLIKELY = 12
 """Most unlikely rows that a page shows."""
+SPLITS = {"test": "test rows", "valid": "validation rows", "train": "training rows"}
 REPORT_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
@@ -66,34 +66,23 @@ def show(request: Request, name: str) -> Response:
         findings=loaded.findings(folder),
         output=job.output[-4000:] if job else "",
         form=form,
-        live=live_samples(name, state),
         section="run",
     )
 
 
-def live_samples(name: str, state: dict[str, Any]) -> str | None:
-    """The address of samples of the last checkpoint while a fit goes on."""
-    last = state["folder"] / "last.safetensors"
-    if not (state["status"].is_live and last.exists()):
-        return None
-    return link(f"/runs/{name}/samples", n=16, at=int(loaded.stamp(last)[0]))
-
-
 def curve_charts(folder: Path, by: str = "step") -> list[dict[str, Any]]:
-    """The held-out score, and the terms of each update, as charts with a table."""
+    """The held-out metric, and the terms of each update, as charts with a table."""
     lines = loaded.log_of(folder)
     if not lines:
         return []
-    x = [float(line[by] or 0) for line in lines]
+    x = [float(line.get(by) or 0) for line in lines]
     held = [line["held_out"] or {} for line in lines]
     found = []
     scored = [(a, h) for a, h in zip(x, held, strict=True) if h.get("value") is not None]
     if scored:
-        first = scored[0][1]
-        title = f"Held-out {'score' if first['kind'] == 'loss' else first['kind']}"
         found.append(
             chart(
-                f"{title} ({first['unit']})",
+                held_out_title(scored[0][1]),
                 [
                     Curve(
                         "held out",
@@ -111,7 +100,10 @@ def curve_charts(folder: Path, by: str = "step") -> list[dict[str, Any]]:
         update, _, term = name.rpartition("/")
         values = [line["terms"].get(name) for line in lines]
         updates.setdefault(update or "model", []).append(Curve(term, x, values))
-    found += [chart(f"Loss of {update}", terms, by) for update, terms in updates.items()]
+    found += [
+        chart(f"Loss of {update}" if len(updates) > 1 else "Loss", terms, by)
+        for update, terms in updates.items()
+    ]
     norms = dict.fromkeys(name for line in lines for name in line.get("norms") or {})
     if norms:
         rows = [
@@ -122,13 +114,18 @@ def curve_charts(folder: Path, by: str = "step") -> list[dict[str, Any]]:
     return found
 
 
+def held_out_title(held: Mapping[str, Any]) -> str:
+    """What the held-out metric of a log is, with its unit."""
+    is_likelihood = held["kind"] not in ("distance", "loss")
+    return f"Held-out {'log-likelihood' if is_likelihood else held['kind']} ({held['unit']})"
+
+
 def chart(title: str, lines: Sequence[Curve], by: str) -> dict[str, Any]:
-    label = {"step": "step", "seconds": "seconds", "epoch": "epoch"}[by]
     keep = sorted(set(np.linspace(0, len(lines[0].x) - 1, 12).round().astype(int)))
     return {
         "title": title,
-        "svg": charts.curves(lines, label, title),
-        "head": [label, *(line.name for line in lines)],
+        "svg": charts.curves(lines, by, title),
+        "head": [by, *(line.name for line in lines)],
         "rows": [
             [lines[0].x[k], *(line.y[k] if k < len(line.y) else None for line in lines)]
             for k in keep
@@ -159,7 +156,7 @@ async def events(request: Request, name: str) -> Response:
     await run_in_threadpool(page_state, name)
 
     async def stream() -> AsyncIterator[str]:
-        folder = storage.home().joinpath(*name.split(":"))
+        folder = loaded.place_of(name)
         log, last, quiet = folder / "log.jsonl", folder / "last.safetensors", 0.0
         before: Any = None
         while not await request.is_disconnected():
@@ -193,8 +190,7 @@ async def events(request: Request, name: str) -> Response:
 @router.post("/runs/{name}/{action}")
 async def act(request: Request, name: str, action: str) -> Response:
     """Pause, stop, resume or dismiss a fit; score rows."""
-    form = await request.form()
-    texts = {key: value for key, value in form.items() if isinstance(value, str)}
+    texts = texts_of(await request.form())
     if action == "score":
         return await run_in_threadpool(score_page, request, name, texts)
     return await run_in_threadpool(do, name, action, texts)
@@ -224,7 +220,7 @@ def do(name: str, action: str, form: dict[str, str]) -> Response:
         return RedirectResponse("/", 303)
     else:
         raise UsageError(f"expected pause, stop, resume, diagnose or dismiss, found {action!r}")
-    there = (storage.home() / name).exists() or jobs.find(name) is not None
+    there = loaded.place_of(name).exists() or jobs.find(name) is not None
     return RedirectResponse(f"/runs/{name}" if there else "/", 303)
 
 
@@ -259,7 +255,7 @@ def samples_png(request: Request, name: str) -> Response:
         raise UsageError(f"expected a run on pictures, found {run.space}; look at its rows")
     x, _ = sampling.draw(run, asked)
     assert isinstance(x, torch.Tensor)
-    columns = whole(request.query_params.get("columns"), 8 if len(x) <= 32 else 16, 1, 64)
+    columns = whole(request.query_params, "columns", 8 if len(x) <= 32 else 16, 1, 64)
     return Response(showing.pictures(x, run.space, columns), media_type="image/png")
 
 
@@ -292,123 +288,125 @@ def score(request: Request, name: str) -> Response:
 
 
 def score_page(request: Request, name: str, form: dict[str, str]) -> Response:
-    """Log-likelihoods of the test rows, or of rows that one gives."""
+    """Log-likelihoods of rows that one gives, of an upload, or of a split of the run's data."""
     state = page_state(name)
     run = loaded.load(name)
-    text, data = form.get("rows", "").strip(), form.get("data", "")
+    text, of = form.get("rows", "").strip(), form.get("of", "")
     inputs = list(forms.inputs(run.require(HasLikelihood).LikelihoodConfig()))
-    result = None
-    if text or data or form.get("split"):
-        result = scored(run, text, data, form.get("split") or None, settings_of(form))
-    is_table = bool(run.view.selection.schema.table)
+    accepts = typed_form(run)
     return render(
         request,
         "score.html",
         **state,
         inputs=inputs,
         values=form,
-        result=result,
-        accepts=("table" if is_table else "texts" if sampling.is_text(run) else "data"),
-        example=example_csv(run) if is_table and not text else "",
+        result=scored(run, text, of, settings_of(form)) if text or of else None,
+        accepts=accepts,
+        example=example_rows(run, accepts) if accepts and not text else "",
+        splits=SPLITS,
+        uploads=loaded.available_data().get("Uploads", []),
+        of=of or "test",
         section="score",
     )
 
 
-def example_csv(run: Run, count: int = 3) -> str:
-    """The first test rows as csv, for people to change."""
+def typed_form(run: Run) -> str:
+    """In which form rows of a run can be typed; empty if they cannot."""
+    if run.view.selection.schema.table:
+        return "table"
+    if sampling.is_text(run):
+        return "texts"
+    typed = len(run.space.shape) == 1 and run.space.dims <= showing.MAX_CELLS
+    return "numbers" if typed and not run.space.given and not run.space.varies else ""
+
+
+def example_rows(run: Run, accepts: str, count: int = 3) -> str:
+    """The first test rows as one types them."""
     try:
-        return ask.test_table(run, count).to_csv(index=False)
-    except (MongeError, AttributeError):
+        found = ask.test_table(run, count)
+    except MongeError:
         return ""
+    if accepts == "texts":
+        return "\n".join(str(text).replace("\n", " ") for text in found)
+    if accepts == "numbers":
+        return "\n".join(",".join(f"{value:.6g}" for value in row) for row in found)
+    return found.to_csv(index=False)
 
 
-def scored(
-    run: Run, text: str, data: str, split: str | None, settings: Sequence[str]
-) -> dict[str, Any]:
-    what: Any = None
-    if text:
-        what = read_rows(run, text)
-    elif data:
-        what = loaded.check_data(data)
+def scored(run: Run, text: str, of: str, settings: Sequence[str]) -> dict[str, Any]:
+    """Log-likelihoods of rows as a page shows them, with the most unlikely rows."""
+    what: Any = read_rows(run, text) if text else None
+    if not text and of not in SPLITS:
+        what = loaded.check_data(of)
     with loaded.computing():
-        rows = loaded.with_data(run).split(what, split)
+        rows = loaded.with_data(run).split(what, of if what is None else None)
         total = len(rows)
         rows.index = rows.index[:MAX_SCORED]
-        found = likelihoods(run, rows, settings) if total > MAX_SCORED else None
-        if found is None:
-            found = run.log_likelihood(what, *settings, split=split)
+        found = likelihoods(run, rows, settings)
         order = np.argsort(found.value, kind="stable")[:UNLIKELY]
+        numbers = rows.numbers.tolist()
+        lead = {
+            "row": [numbers[k] for k in order],
+            "nats": [float(found.value[k]) for k in order],
+        }
         batch = rows.batch(torch.as_tensor(order.copy()))
-        values = [float(found.value[k]) for k in order]
-        numbers = [int(k) + 1 for k in order]
-        lead = {"row": numbers, "nats": values}
         shown = showing.show(run.view, batch.x, batch.length, lead)
-    finite = found.value[np.isfinite(found.value)]
-    counts, edges = np.histogram(finite, 40) if len(finite) > 1 else ([len(finite)], [0.0, 1.0])
-    mean = found.mean
+    address = f"/runs/{loaded.name_of(run.folder)}/rows.png"
     return {
-        "mean": mean,
+        "mean": found.mean,
         "bits": found.bits_per_dim,
         "rows": len(found.value),
         "total": total,
         "impossible": found.impossible,
         "description": found.description,
         "shown": shown,
-        "values": list(zip(numbers, values, strict=True)),
-        "picture": link(
-            f"/runs/{loaded.name_of(run.folder)}/rows.png",
-            rows=",".join(str(k - 1) for k in numbers),
-            split=split,
-        )
-        if not (text or data)
-        else None,
-        "histogram": histogram_chart(counts, edges),
+        "lead": lead,
+        "pictures": [link(address, row=int(k), of=of) for k in order],
+        "histogram": charts.distribution(
+            found.value[np.isfinite(found.value)], "Log-likelihood of the rows", "nats"
+        ),
     }
 
 
-def histogram_chart(counts: Any, edges: Any) -> Markup:
-    middle = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
-    top = int(np.argmax(counts))
-    label = (
-        f"log-likelihood of the rows from {charts.number(float(edges[0]))} to "
-        f"{charts.number(float(edges[-1]))} nats, most near {charts.number(float(middle[top]))}"
-    )
-    names = [charts.number(float(m)) for m in middle]
-    return charts.histogram([float(c) for c in counts], label, names)
-
-
 def likelihoods(run: Run, rows: Any, settings: Sequence[str]) -> RowLikelihoods:
+    """As `monge score` computes them."""
     model = run.require(HasLikelihood)
     options = apply_overrides(model.LikelihoodConfig(), settings, "score")
-    return row_likelihoods(model, chunks(rows), run.space.dims, options)
+    found = row_likelihoods(model, chunks(rows), run.space.dims, options, pad=True)
+    return given_constraints(found, run.acceptance) if run.view.constraints else found
 
 
 def read_rows(run: Run, text: str) -> Any:
-    """Rows that a person typed: csv for a table, a line each for texts."""
+    """Rows that a person typed: csv for a table, numbers or a text in each line."""
     import pandas as pd
 
-    if run.view.selection.schema.table:
-        try:
-            return pd.read_csv(io.StringIO(text), dtype=object, keep_default_na=True)
-        except (ValueError, pd.errors.ParserError) as error:
-            raise DataError(f"expected rows as csv with a header, found {error}") from error
-    if sampling.is_text(run):
+    accepts = typed_form(run)
+    if accepts == "texts":
         return [line for line in text.splitlines() if line.strip()]
-    raise DataError(f"rows of {run.space} cannot be typed; choose a split, or upload them as data")
+    if not accepts:
+        raise DataError(
+            f"expected an upload or a split, found typed rows; rows of {run.space} are not typed"
+        )
+    try:
+        if accepts == "table":
+            return pd.read_csv(io.StringIO(text), dtype=object, keep_default_na=True)
+        return pd.read_csv(io.StringIO(text), header=None).to_numpy(np.float64)
+    except ValueError as error:
+        wanted = "csv with a header" if accepts == "table" else "numbers, a line for each row"
+        raise DataError(f"expected rows as {wanted}, found {error}; change them") from error
 
 
 @router.get("/runs/{name}/rows.png")
-def rows_png(name: str, rows: str = "", split: str | None = None, columns: int = 12) -> Response:
-    """Rows of the run's own data as a picture."""
+def rows_png(name: str, row: int = 0, of: str = "test") -> Response:
+    """One row, of a split of the run's data or of an upload, as a picture."""
     run = loaded.with_data(loaded.load(name))
     if not run.space.is_image:
         raise UsageError(f"expected a run on pictures, found {run.space}; look at its rows")
-    own = run.split(None, split or "test", every=True)
-    places = [int(k) for k in rows.split(",") if k.isdigit() and int(k) < len(own)][:64]
-    batch = own.batch(torch.tensor(places or [0]))
-    return Response(
-        showing.pictures(batch.x, run.space, max(1, min(columns, 32))), media_type="image/png"
-    )
+    own = run.split(None if of in SPLITS else loaded.check_data(of), of if of in SPLITS else None)
+    if not 0 <= row < len(own):
+        raise UsageError(f"row: expected 0 to {len(own) - 1}, found {row}; reload the page")
+    batch = own.batch(torch.tensor([row]))
+    return Response(showing.pictures(batch.x, run.space, 1), media_type="image/png")
 
 
 @router.get("/runs/{name}/about")

@@ -90,13 +90,13 @@ class Asked:
         }
         where = tuple(part.strip() for part in query.get("where", "").split(";") if part.strip())
         return cls(
-            whole(query.get("n"), default, 1, MAX_ROWS),
-            whole(query.get("seed"), 0, 0, 2**31 - 1),
+            whole(query, "n", default, 1, MAX_ROWS),
+            whole(query, "seed", 0, 0, 2**31 - 1),
             tuple(check_settings(settings_of(query))),
             given,
             where,
             query.get("prompt", ""),
-            whole(query.get("row"), 1, 1, 10**9) - 1,
+            whole(query, "row", 1, 1, 10**9) - 1,
         )
 
 
@@ -163,7 +163,8 @@ def shown(run: Run, asked: Asked) -> tuple[showing.Shown, str]:
     """Samples for a template. Pictures are drawn by an address of their own."""
     if run.space.is_image:
         run.require(CanSample)
-        return showing.Shown("pictures", min(asked.count, MAX_PICTURES)), ""
+        note = f"at most {MAX_PICTURES} pictures are drawn" if asked.count > MAX_PICTURES else ""
+        return showing.Shown("pictures", min(asked.count, MAX_PICTURES)), note
     x, note = draw(run, asked)
     if isinstance(x, list):
         return showing.Shown("texts", len(x), rows=[[text] for text in x]), note

@@ -19,6 +19,8 @@ from . import charts
 
 MAX_CELLS = 24
 """Columns of a row of numbers that a table shows."""
+SIDE = 72
+"""Pixels to which a small picture is enlarged."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ def plain(value: Any) -> Any:
     """A value of numpy or pandas as Python's own; None for NaN and empty cells."""
     if value is None or value is pd.NA or value is pd.NaT:
         return None
+    if isinstance(value, np.float32):
+        value = float(str(value))  # its own digits, not those of the nearest double
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -112,5 +116,6 @@ def png(image: np.ndarray) -> bytes:
 def pictures(
     x: Tensor, space: Space, columns: int | None = None, zoom: int | None = None
 ) -> bytes:
-    """Images as one PNG."""
-    return png(grid(as_bytes(x.numpy(), space), columns, zoom))
+    """Images as one PNG, small ones enlarged."""
+    side = max(space.shape[1:])
+    return png(grid(as_bytes(x.numpy(), space), columns, zoom or max(1, SIDE // side)))

@@ -22,7 +22,7 @@ from monge.run.run import load as load_run
 from monge.run.storage import locked
 from monge.serve import listening, server
 from monge.serve.app import PUBLIC, make_app
-from monge.serve.queueing import Busy, JobQueue, TooSlow
+from monge.serve.queueing import Busy, Closing, JobQueue, TooSlow
 from monge.serve.requests import MAX_ROWS
 from monge.serve.security import Access, Guard, make_token
 from monge.serve.served import load
@@ -52,11 +52,20 @@ def folder(tmp_path_factory):
     images = np.random.default_rng(0).integers(0, 4, (60, 4, 4)).astype(np.uint8)
     np.save(where / "images.npy", images)
     (where / "words.txt").write_text("\n".join(["anna", "bob", "otto", "hannah", "eve"] * 8))
+    months = pd.date_range("2001-01", periods=80, freq="MS").strftime("%Y-%m")
+    level = 50 + 10 * np.sin(np.arange(80) * np.pi / 6) + np.random.default_rng(1).normal(size=80)
+    pd.DataFrame({"month": months, "y": level.round(2)}).to_csv(where / "series.csv", index=False)
+    (where / "pairs").mkdir()
+    for language, texts in (("de", ["ein hund", "eine katze"]), ("en", ["a dog", "a cat"])):
+        (where / "pairs" / f"train.{language}").write_text("\n".join(texts * 20) + "\n")
     fits = {
         "table": ("mixture", "people.csv", "components=3"),
         "colour": ("predict.mlp", "colours.csv", "target=colour"),
         "images": ("vae", "images.npy"),
         "words": ("gpt", "words.txt"),
+        "pixels": ("made", "images.npy"),
+        "series": ("direct_forecast", "series.csv", "data.horizon=6", "data.lookback=24"),
+        "pairs_run": ("seq2seq", "pairs", "data.tokens=chars", "width=16", "depth=1"),
     }
     for name, (model, data, *settings) in fits.items():
         target = [one.removeprefix("target=") for one in settings if one.startswith("target=")]
@@ -73,7 +82,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(folder):
-    return load([folder / name for name in ("table", "colour", "images", "words")])
+    names = ("table", "colour", "images", "words", "pixels", "series", "pairs_run")
+    return load([folder / name for name in names])
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +195,34 @@ def test_texts_equal_those_of_the_command_line_and_stream(web, folder, capsys):
     assert all(set(line) == {"state"} for line in lines[:-1])
 
 
+def test_forecasts_equal_those_of_the_command_line(web, folder, tmp_path):
+    out = tmp_path / "out.csv"
+    cli("forecast", folder / "series", "-n", 50, "--seed", 4, "-o", out, "-q")
+    expected = pd.read_csv(out).to_dict("records")
+    assert ask(web, "series/forecast", n=50, seed=4)["forecast"] == expected
+    rows = pd.read_csv(folder / "series.csv").head(60)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    args = (tmp_path / "rows.csv", "-n", 50, "--horizon", 3, "-o", out, "-q")
+    cli("forecast", folder / "series", *args)
+    found = ask(web, "series/forecast", rows=rows.to_dict("records"), n=50, horizon=3)
+    assert found["forecast"] == pd.read_csv(out).to_dict("records")
+
+
+def test_translations_equal_those_of_the_command_line(web, folder, capsys):
+    cli("translate", folder / "pairs_run", "ein hund", "--json")
+    expected = json.loads(capsys.readouterr().out)["translations"]
+    assert ask(web, "pairs_run/translate", texts=["ein hund"])["translations"] == expected
+
+
+def test_the_states_of_a_picture_are_streamed_and_end_with_the_samples(web):
+    body = {"n": 2, "seed": 6}
+    answer = web.post("/v1/pixels/sample", json={**body, "stream": True})
+    *states, last = [json.loads(line) for line in answer.text.splitlines()]
+    assert len(states) > 2
+    assert all(np.shape(state["state"]) == (2, 4, 4) for state in states)
+    assert last["samples"] == ask(web, "pixels/sample", **body)["samples"]
+
+
 # batching
 
 
@@ -247,8 +285,11 @@ def test_requests_of_several_clients_share_batches(served):
     ):
         rows = rows_of(8)
         found = list(pool.map(lambda row: ask(web, "table/score", rows=[row])["nats"][0], rows))
+        line = 'monge_batches_total{run="table",task="score"} '
+        text = web.get("/metrics").text.partition(line)[2]
     task = served[0].tasks["score"]
     assert served[0].batches - counted < 8
+    assert float(text.split()[0]) == served[0].batches - counted
     assert found == [task.answer(task.request(rows=[row]))["nats"][0] for row in rows]
 
 
@@ -361,6 +402,8 @@ def test_a_queue_answers_in_order_and_ends():
     asyncio.run(use())
     queue.close()
     assert not queue.thread.is_alive()
+    with pytest.raises(Closing):
+        asyncio.run(queue.ask(0, lambda q: q))
 
 
 def test_a_stream_that_nobody_reads_is_left():
@@ -392,6 +435,7 @@ def test_health_needs_no_token_and_metrics_do(web):
         assert web.get(path, headers=bare).status_code == 401
         assert web.get(path).status_code == 200
     assert web.get("/v1/table/health").json()["tasks"] == ["sample", "score", "complete"]
+    assert web.get("/v1/series/health").json()["tasks"] == ["forecast"]
 
 
 def test_requests_are_counted(web):
@@ -517,11 +561,51 @@ def test_a_real_server_answers_and_survives_attacks(real, folder):
         with httpx.Client(base_url=base, headers=good) as web:
             assert web.get("/v1/table/health").status_code == 200
         assert line.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", real.port), timeout=5) as line:
+        line.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b" 200 " in line.recv(1000)
+        line.sendall(b"GET / HTTP/1.1\r\nHost: 127.0")  # the second request is slow
+        assert b"" in (line.recv(1000), line.recv(1000))
     with httpx.Client(base_url=base, headers=good) as web:
         answer = web.post("/v1/table/sample", json={"n": 2})
         assert answer.status_code == 200
         assert "server" not in answer.headers
     assert sorted((folder / "table").rglob("*")) == before
+
+
+def test_a_request_that_was_begun_is_answered_when_the_server_stops(served):
+    begun, go = threading.Event(), threading.Event()
+    task = served[0].tasks["sample"]
+
+    def slow(body):
+        begun.set()
+        go.wait(10)
+        return served[0].sample(body)
+
+    object.__setattr__(task, "answer", slow)
+    try:
+        taken = listening.bind(None, 0)
+        port = taken.getsockname()[1]
+        app = Guard(make_app(served[:1]), Access.at(None, port, TOKEN))
+        running = uvicorn.Server(listening.server_config(app))
+        thread = threading.Thread(target=running.run, args=([taken],))
+        thread.start()
+        with ThreadPoolExecutor(1) as pool:
+            address = f"http://127.0.0.1:{port}/v1/table/sample"
+            answer = pool.submit(httpx.post, address, json={}, headers=BEARER, timeout=30)
+            assert begun.wait(10)
+            running.should_exit = True
+            while taken.fileno() != -1 and thread.is_alive() and not go.is_set():
+                with socket.socket() as line:  # until nothing listens any more
+                    if line.connect_ex(("127.0.0.1", port)):
+                        go.set()
+            go.set()
+            assert answer.result().status_code == 200
+        thread.join(20)
+        assert not thread.is_alive()
+    finally:
+        go.set()
+        object.__setattr__(task, "answer", served[0].sample)
 
 
 def test_the_command_line_says_which_extra_is_missing(folder, monkeypatch, capsys):

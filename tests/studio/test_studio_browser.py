@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import monge
+
 HOW = "needs a browser: `apt-get install chromium` and `pip install 'monge[browser]'`"
 pytest.importorskip("fastapi", reason="the studio needs fastapi; install 'monge[studio]'")
 playwright = pytest.importorskip("playwright.sync_api", reason=HOW)
@@ -67,7 +69,11 @@ class Studio:
 
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory):
-    found = Studio(tmp_path_factory.mktemp("browser") / "runs")
+    """A studio with two runs on the same pictures."""
+    folder = tmp_path_factory.mktemp("browser") / "runs"
+    monge.fit("latent.vae", "digits", budget="20steps", out=folder / "first")
+    monge.fit("baseline.independent", "digits", out=folder / "second")
+    found = Studio(folder)
     yield found
     found.end()
     found.process.wait(60)
@@ -109,8 +115,8 @@ def violations(page) -> list[str]:
     return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
 
 
-def start_fit(page, model: str, name: str, budget: str, data: str = "digits") -> None:
-    page.goto(page.url.split("/", 3)[0] + "//" + page.url.split("/")[2] + f"/fit?data={data}")
+def start_fit(studio, page, model: str, name: str, budget: str) -> None:
+    page.goto(f"{studio.origin}/fit?data=digits")
     page.get_by_role("link", name=re.compile(rf"^{re.escape(model)}\b")).click()
     page.get_by_label("budget").fill(budget)
     page.get_by_label("name of the run").fill(name)
@@ -123,9 +129,7 @@ def test_from_data_to_a_comparison(studio, page):
     page.get_by_role("link", name="Data", exact=True).click()
     page.get_by_role("link", name=re.compile("^digits ")).click()
     expect(page.locator("h1")).to_have_text("digits")
-    start_fit(page, "autoregressive.made", "first", "60steps")
-    start_fit(page, "baseline.independent", "second", "5s")
-    page.goto(f"{studio.origin}/runs/first")
+    start_fit(studio, page, "autoregressive.made", "drawn", "60steps")
     expect(page.locator("#state .pill")).to_have_text("fitted", timeout=PATIENCE)
     expect(page.locator("svg.curves").first).to_be_visible()
     expect(page.locator("#samples img")).to_be_visible(timeout=PATIENCE)
@@ -142,18 +146,45 @@ def test_from_data_to_a_comparison(studio, page):
     page.get_by_role("button", name="Fill in").click()
     expect(page.locator("#answer img")).to_be_visible(timeout=PATIENCE)
     assert mask in page.locator("#answer img").get_attribute("src")
-    page.goto(f"{studio.origin}/runs/second")
-    expect(page.locator("#state .pill")).to_have_text("fitted", timeout=PATIENCE)
     page.goto(studio.origin)
-    for name in ("first", "second"):
+    for name in ("drawn", "second"):
         page.get_by_label(f"compare {name}").check()
     page.get_by_role("button", name="Compare the chosen").click()
     expect(page.locator("table.board tbody tr")).to_have_count(2, timeout=PATIENCE)
-    page.get_by_role("button", name="Show the rows").click()
-    expect(page.locator("#pair .answer")).to_contain_text("nats per row", timeout=PATIENCE)
-    assert not (studio.folder / ".jobs").exists() or not [
-        path for path in (studio.folder / ".jobs").iterdir() if path.is_dir()
-    ]
+    expect(page.locator("svg.intervals")).to_be_visible()
+    page.locator("table.board tbody tr").nth(1).get_by_role("link").nth(1).click()
+    expect(page.locator("#pair .ranked img")).to_have_count(10, timeout=PATIENCE)
+    expect(page.locator("#pair .answer")).to_contain_text("nats per row")
+    assert not [path for path in (studio.folder / ".jobs").iterdir() if path.is_dir()]
+
+
+def test_codes_are_moved_by_sliders_and_on_a_map(studio, page):
+    page.goto(f"{studio.origin}/runs/first/ask?tool=sliders")
+    picture = page.locator("#answer img")
+    before = picture.get_attribute("src")
+    slider = page.locator("input[type=range]").first
+    slider.focus()
+    page.keyboard.press("End")
+    expect(picture).not_to_have_attribute("src", before, timeout=PATIENCE)
+    assert slider.get_attribute("name") in picture.get_attribute("src")
+    wait_idle(page)
+    page.get_by_label("start from test row").fill("2")
+    page.keyboard.press("Tab")
+    expect(page).to_have_url(re.compile("reset=1"), timeout=PATIENCE)
+    page.goto(f"{studio.origin}/runs/first/ask?tool=map")
+    page.locator("svg.map").click(position={"x": 150, "y": 150})
+    expect(picture).to_be_visible(timeout=PATIENCE)
+    assert page.locator("input[name=a]").input_value() != "0.000"
+
+
+def test_a_page_is_light(studio, page):
+    """What the heaviest pages load, uncompressed, is below 300 kB."""
+    size = """['navigation', 'resource'].flatMap((kind) => performance.getEntriesByType(kind))
+        .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
+    for path in ("/", "/fit?data=digits&model=latent.vae", "/runs/first", "/runs/first/about"):
+        page.goto(studio.origin + path)
+        wait_idle(page)
+        assert 10_000 < page.evaluate(size) < 300_000
 
 
 def test_pages_read_without_scripts(studio, browser, page):
@@ -171,7 +202,13 @@ def test_pages_read_without_scripts(studio, browser, page):
 
 
 def test_nothing_stands_in_the_way_of_anyone(studio, page):
-    for path in ("/", "/data", "/data/show?data=digits", "/runs/first", "/compare"):
+    for path in (
+        "/",
+        "/data",
+        "/data/show?data=digits",
+        "/runs/first",
+        "/compare?run=first&run=second",
+    ):
         page.goto(studio.origin + path)
         wait_idle(page)
         assert not violations(page), path
@@ -193,7 +230,9 @@ def test_every_page_fits_and_is_accessible(studio, browser, page, scheme, width)
         "/fit?data=digits&model=autoregressive.made",
         "/runs/first",
         "/runs/first/ask?tool=complete&go=1",
-        "/runs/first/score?split=test",
+        "/runs/first/ask?tool=sliders",
+        "/runs/first/ask?tool=map&go=1",
+        "/runs/first/score?of=test",
         "/runs/first/about",
         "/compare?run=first&run=second",
     ):
@@ -207,7 +246,7 @@ def test_every_page_fits_and_is_accessible(studio, browser, page, scheme, width)
 
 @pytest.mark.slow
 def test_pause_resume_and_two_tabs(studio, browser, page):
-    start_fit(page, "autoregressive.made", "paused", "40s")
+    start_fit(studio, page, "latent.vae", "paused", "40s")
     pill = page.locator("#state .pill")
     expect(pill).to_have_text("in training", timeout=PATIENCE)
     log = studio.folder / "paused" / "log.jsonl"
@@ -215,6 +254,10 @@ def test_pause_resume_and_two_tabs(studio, browser, page):
     second.goto(f"{studio.origin}/runs/paused")
     expect(second.locator("#state .pill")).to_have_text("in training", timeout=PATIENCE)
     expect(page.locator("svg.curves").first).to_be_visible(timeout=PATIENCE)
+    step = page.locator(".samples .quiet").first  # of the checkpoint that samples are from
+    expect(step).to_be_visible(timeout=PATIENCE)
+    first = step.inner_text()
+    expect(step).not_to_have_text(first, timeout=PATIENCE)  # they follow the fit
     page.get_by_role("button", name="Pause").click()
     expect(pill).to_have_text("paused", timeout=PATIENCE)
     expect(second.locator("#state .pill")).to_have_text("paused", timeout=PATIENCE)

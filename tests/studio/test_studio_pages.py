@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import zipfile
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from monge.cli.main import attempt
 from monge.core.errors import DataError, UsageError
 from monge.run import storage
 from monge.serve.security import Access
-from monge.studio import app, ask, forms, jobs, loaded, uploads
+from monge.studio import app, ask, compare, forms, jobs, loaded, pages, uploads
 
 TOKEN = "a-token-of-the-tests"
 ROWS = 120
@@ -50,6 +51,13 @@ def folder(tmp_path_factory):
         monge.fit("baseline.chow_liu", own, out=place / "tree")
         monge.fit("baseline.independent", own, out=place / "apart")
         monge.fit("baseline.independent", "digits", "data.rows=200", out=place / "pictures")
+        monge.fit("baseline.gaussian", "wine", out=place / "numbers")
+        table["group"] = np.where(table["count"] > 2, "high", "low")
+        table["copy"] = table["group"].str.upper()
+        table.to_csv(uploads.home() / "grouped.csv", index=False)
+        grouped = str(uploads.home() / "grouped.csv")
+        monge.fit("baseline.independent", grouped, given=["group"], out=place / "grouped")
+        monge.fit("baseline.independent", grouped, out=place / "derived")
     return place
 
 
@@ -89,7 +97,8 @@ def own_data(folder):
         "/runs/tree/curves?by=seconds",
         "/runs/tree/samples?n=3",
         "/runs/tree/samples?n=3&where=count%3D1",
-        "/runs/tree/score?split=test",
+        "/runs/tree/score?of=test",
+        "/runs/pictures/score?of=test",
         "/runs/tree/about",
         "/runs/tree/ask",
         "/runs/tree/ask?tool=complete&go=1&cell.size=",
@@ -107,6 +116,15 @@ def test_pages_are_whole_and_nothing_of_the_data_is_markup(client, folder, addre
     assert "<script>x" not in answer.text
     assert "<b>name" not in answer.text
     assert "default-src 'self'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("text", ["<script>x</script>", "`<script>x</script>`", "`<script>x"])
+def test_what_an_address_says_is_no_markup(client, text):
+    for path in ("/runs/tree/ask?tool=", "/runs/tree/samples?n=", "/?q=", "/data/show?data="):
+        answer = client.get(path + quote(text))
+        assert answer.status_code in (200, 422)
+        assert "script&gt;x" in answer.text
+        assert "<script>x" not in answer.text
 
 
 def test_a_part_of_a_page_is_the_part_alone(client):
@@ -145,9 +163,59 @@ def test_nobody_asks_without_the_token_or_from_another_site(client, folder):
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["..%2fruns%2ftree", "..%2f..%2fetc", "%2e%2e", ".jobs", "none"])
-def test_runs_are_below_the_runs_folder(client, name):
-    assert client.get(f"/runs/{name}").status_code in (404, 422)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..%2fruns%2ftree",
+        "..%2f..%2fetc",
+        "%2e%2e",
+        "%252e%252e",
+        "..:outside",
+        "..:runs:tree",
+        "\uff0e\uff0e:outside",
+        ".jobs",
+        "none",
+    ],
+)
+def test_runs_are_below_the_runs_folder(client, folder, name):
+    shutil.copytree(folder / "tree", folder.parent / "outside", dirs_exist_ok=True)
+    for part in ("", "/curves", "/state", "/events", "/samples", "/about"):
+        assert client.get(f"/runs/{name}{part}").status_code in (404, 422)
+    assert client.get(f"/comparisons/{name}").status_code in (404, 422)
+
+
+def test_a_run_that_is_a_link_out_is_shown_with_its_sentence(client, folder):
+    shutil.copytree(folder / "tree", folder.parent / "outside", dirs_exist_ok=True)
+    (folder / "linked").symlink_to(folder.parent / "outside")
+    try:
+        answer = client.get("/")
+        assert answer.text.count("pill damaged") == 1
+        assert client.get("/runs/linked").status_code == 422
+        assert client.get("/runs/linked/samples").status_code == 422
+    finally:
+        (folder / "linked").unlink()
+
+
+def test_a_fit_is_made_in_the_runs_folder_and_not_by_a_file(client, folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(jobs, "submit", lambda name, args, **about: asked.append((name, args)))
+    form = {"data": own_data(folder), "model": "baseline.chow_liu", "name": "../../a; rm -rf /"}
+    assert client.post("/fit", data=form).status_code == 303
+    ((name, args),) = asked
+    assert "/" not in name
+    assert args[args.index("--out") + 1] == str(folder.resolve() / name)
+    for other in ({"model": "./evil.py"}, {"data": "/etc/passwd"}, {"more": "start=/etc/x"}):
+        assert client.post("/fit", data=form | other).status_code == 422
+    compared = {"data": own_data(folder), "model": "./evil.py"}
+    assert client.post("/compare", data=compared).status_code == 422
+    assert len(asked) == 1
+
+
+def test_a_report_runs_no_script(client):
+    answer = client.get("/runs/tree/report")
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "sandbox" in answer.headers["content-security-policy"]
 
 
 def test_data_is_built_in_or_below_its_folders(folder, tmp_path):
@@ -183,10 +251,13 @@ def test_an_upload_is_saved_by_a_safe_name_and_shown(client, folder):
 
 
 def test_a_zip_is_unpacked_inside_its_folder(folder):
-    path = uploads.save("set.zip", io.BytesIO(pack({"../../a.csv": "x\n1\n", "b/c.txt": "d"})))
+    link = zipfile.ZipInfo("b/link.txt")
+    link.external_attr = 0o120777 << 16
+    files = {"../../a.csv": "x\n1\n", "b/<i>.txt": "d", link: "/etc/passwd"}
+    path = uploads.save("set.zip", io.BytesIO(pack(files)))
     try:
         inside = sorted(p.name for p in path.rglob("*") if p.is_file())
-        assert inside == ["c.txt"]
+        assert inside == ["i-.txt"]
         assert not list(folder.parent.rglob("a.csv"))
         assert all(p.resolve().is_relative_to(path.resolve()) for p in path.rglob("*"))
     finally:
@@ -197,13 +268,15 @@ def test_a_zip_is_unpacked_inside_its_folder(folder):
     ("name", "content"),
     [
         ("bomb.zip", pack({"zeros.csv": b"0" * (30 << 20)})),
+        ("many.zip", pack({f"{k}.txt": b"a" for k in range(9)})),
         ("empty.zip", pack({"run.sh": "rm"})),
         ("broken.zip", b"PK\x03\x04nothing"),
         ("run.json", b"{}"),
         ("code.py", b"1"),
     ],
 )
-def test_uploads_that_are_refused_leave_nothing(client, folder, name, content):
+def test_uploads_that_are_refused_leave_nothing(client, folder, name, content, monkeypatch):
+    monkeypatch.setattr(uploads, "MAX_FILES", 8)
     before = sorted(uploads.home().iterdir())
     answer = client.post("/data/upload", files={"file": (name, content)})
     assert answer.status_code == 422
@@ -219,10 +292,15 @@ def test_an_upload_that_is_too_large_is_refused(client, monkeypatch):
     assert sorted(uploads.home().iterdir()) == before
 
 
-def test_a_claim_of_a_zip_is_checked_while_it_is_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(uploads, "MAX_UNPACKED", 1000)
+def test_a_claim_of_a_zip_is_checked_while_it_is_unpacked(tmp_path):
+    """The size that the directory of a zip claims is changed to a byte."""
+    content = bytearray(pack({"a.csv": b"0" * 5000}))
+    place = content.rindex(b"PK\x01\x02")
+    content[place + 24 : place + 28] = (1).to_bytes(4, "little")
+    (tmp_path / "lies.zip").write_bytes(content)
     with pytest.raises(DataError):
-        uploads.copy(io.BytesIO(b"0" * 5000), tmp_path / "a", 1000, "a")
+        uploads.unpack(tmp_path / "lies.zip", tmp_path / "out", "lies.zip")
+    assert sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.csv")) <= 1
 
 
 def test_damaged_runs_are_shown_with_their_sentence(client, folder):
@@ -298,6 +376,82 @@ def test_a_completed_row_keeps_its_known_cells(folder):
     assert [row[place] for row in answer["rows"]] == [2] * 5
     assert answer["filled"][answer["head"].index("size")]
     assert not answer["filled"][place]
+
+
+def test_a_row_is_completed_under_its_condition(folder):
+    run = loaded.load("grouped")
+    cells = ask.table_cells(run, {"cell.size": "", "cell.group": "high"})
+    names = [cell["name"] for cell in cells]
+    assert "group" in names
+    assert cells[names.index("group")]["choices"] == ["high", "low"]
+    answer = ask.completed_table(run, cells, {"draws": "2"})
+    assert all(row[answer["head"].index("size")] is not None for row in answer["rows"])
+    cells[names.index("group")]["value"] = ""
+    with pytest.raises(DataError, match="group"):
+        ask.completed_table(run, cells, {})
+
+
+def test_computed_columns_follow_the_cells_that_are_changed(folder):
+    run = loaded.load("derived")
+    derived = {each.name for each in run.view.selection.schema.derived}
+    assert derived & {"copy", "group"}
+    cells = ask.table_cells(run, {"cell.size": ""})
+    known = {cell["name"]: cell for cell in cells}
+    assert not derived & set(known)
+    (own,) = {"copy", "group"} - derived
+    for value in known[own]["choices"]:
+        known[own]["value"] = value
+        answer = ask.completed_table(run, cells, {"draws": "1"})
+        row = dict(zip(answer["head"], answer["rows"][0], strict=True))
+        assert row["copy"] == row["group"].upper()
+        assert row[own] == value
+
+
+def test_typed_numbers_and_uploads_are_scored(client, folder):
+    run = monge.load(folder / "numbers")
+    rows = run.sample(3, seed=1)
+    text = "\n".join(",".join(map(str, row)) for row in rows)
+    answer = client.post("/runs/numbers/score", data={"rows": text})
+    known = run.log_likelihood(np.loadtxt(text.splitlines(), delimiter=",")).mean
+    assert f"{known.value:.0f}" in answer.text
+    assert client.post("/runs/numbers/score", data={"rows": "a,b"}).status_code == 422
+    assert client.get(f"/runs/tree/score?of={own_data(folder)}").status_code == 200
+    assert client.get("/runs/tree/score?of=/etc/passwd").status_code == 422
+    assert client.get("/runs/pictures/rows.png?row=3").content.startswith(b"\x89PNG")
+    assert client.get("/runs/pictures/rows.png?row=999999").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/runs/tree/samples?n=many",
+        "/runs/tree/samples?n=0",
+        "/runs/tree/samples?seed=-1",
+        "/runs/tree/ask?tool=complete&go=1&cell.size=&draws=99",
+        "/compare/rows?a=tree&b=tree",
+        "/compare/rows?a=tree&b=pictures",
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(client, address):
+    answer = client.get(address)
+    assert answer.status_code == 422
+    assert 'class="problem"' in answer.text
+
+
+def test_values_are_written_with_the_digits_of_their_error():
+    assert "-84.55</strong> ± 0.78" in pages.measured(-84.5512, 0.7829)
+    assert "+1235</strong> ± 57" in pages.measured(1234.6, 56.7, "+")
+    assert "0.5</strong>" in pages.measured(0.5, 0.0)
+
+
+def test_an_interval_is_wider_than_the_error_and_holds_the_value(client):
+    board = compare.board(["tree", "apart"], None)
+    for row in board["rows"]:
+        low, high = row["interval"]
+        mean = row["likelihood"]
+        assert low < mean.value < high
+        assert high - low == pytest.approx(2 * 1.96 * mean.stderr)
+    assert board["chart"].count("whisker") == 2
 
 
 def test_runs_on_different_data_are_not_compared(client):

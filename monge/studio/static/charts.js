@@ -1,4 +1,4 @@
-// Values under the pointer, and under a cursor that the arrow keys move.
+// Values under the pointer; the table below a chart has them for everyone.
 const SPACE = "http://www.w3.org/2000/svg";
 
 export function enhanceCharts(root) {
@@ -25,14 +25,14 @@ function nearest(places, x) {
 }
 
 function show(layer, lines, x) {
-  const parts = [element("line", { class: "cursor", x1: x, x2: x, y1: 10, y2: 216 })];
+  const parts = [element("line", { class: "cursor", x1: x, x2: x, y1: 10, y2: 228 })];
   const found = lines.map((line) => [line, line.points.find((p) => p[0] === x)])
     .filter(([, point]) => point);
   found.forEach(([line, point], place) => {
     parts.push(element("circle", { class: `dot s${line.colour}`, cx: point[0], cy: point[1], r: 4 }));
     const left = x > 420;
     const text = element("text", {
-      class: "tip", x: x + (left ? -8 : 8), y: 24 + 15 * place, "text-anchor": left ? "end" : "start",
+      class: "tip", x: x + (left ? -8 : 8), y: 24 + 17 * place, "text-anchor": left ? "end" : "start",
     });
     text.textContent = `${lines.length > 1 ? `${line.name} ` : ""}${point[3]} at ${point[2]}`;
     parts.push(text);

@@ -18,9 +18,11 @@ export function follow(root, enhance) {
     return place && loadPart(place, `${base}/curves?by=${by()}`, {}, enhance);
   }, 900);
   const samples = throttle(async () => {
-    const place = root.querySelector("#samples") || root.querySelector("#live");
+    const place = root.querySelector("#samples");
     if (!place) return location.reload();
-    return loadPart(place, `${base}/samples?at=${Date.now()}`, {}, enhance);
+    const asked = new URLSearchParams(new FormData(root.querySelector("#sample-form")));
+    asked.set("at", Date.now());
+    return loadPart(place, `${base}/samples?${asked}`, {}, enhance);
   }, 4000);
 
   source.onmessage = async (event) => {
@@ -29,7 +31,9 @@ export function follow(root, enhance) {
       const bar = root.querySelector("#progress");
       if (bar) bar.value = told.fraction;
       const left = root.querySelector("#left");
-      if (left && told.left !== null) left.textContent = `about ${duration(told.left)} left`;
+      if (left && told.left !== null) {
+        left.textContent = told.left > 0 ? `about ${duration(told.left)} left` : "evaluating and saving";
+      }
     }
     if (told.state && told.state !== state) {
       state = told.state;

@@ -100,6 +100,27 @@ async function submit(event, form, enhance) {
   say(good ? "The answer is here." : "That did not work; the sentence is on the page.");
 }
 
+// A link whose answer is put into the page, if its place is there.
+export function enhanceLinks(root, enhance) {
+  root.querySelectorAll("a[data-into]").forEach((link) => link.addEventListener("click", async (event) => {
+    const place = document.querySelector(link.dataset.into);
+    if (!place || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    await loadPart(place, link.href, {}, enhance);
+    place.scrollIntoView({ block: "nearest" });
+    say("The answer is here.");
+  }));
+}
+
+// A form that starts from a row starts anew when another row is chosen.
+export function enhanceRows(root) {
+  root.querySelectorAll("button[data-reload]").forEach((button) => {
+    const row = button.form.elements.row;
+    button.hidden = true;
+    row.addEventListener("change", () => button.form.requestSubmit(button));
+  });
+}
+
 // Forms that answer as they are changed.
 function watch(form) {
   let waiting;

@@ -5,10 +5,12 @@ import { enhanceMap } from "./map.js";
 import { enhanceFilm } from "./film.js";
 import { enhanceDrop } from "./drop.js";
 import { follow, poll, reloadWhile } from "./live.js";
-import { loadPart, enhanceForms } from "./parts.js";
+import { loadPart, enhanceForms, enhanceLinks, enhanceRows } from "./parts.js";
 
 export function enhance(root) {
   enhanceForms(root, enhance);
+  enhanceLinks(root, enhance);
+  enhanceRows(root);
   enhanceCharts(root);
   root.querySelectorAll("[data-brush]").forEach(enhanceBrush);
   root.querySelectorAll("[data-map]").forEach(enhanceMap);
