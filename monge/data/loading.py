@@ -104,7 +104,8 @@ def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -
     if isinstance(source, str):
         raise DataError(f"expected a table with a column of times, found the built-in {data}")
     schema = read_selection(fields).schema
-    found = series.read(prepare(read(source, options), options), options, schema)
+    raw = series.arranged(prepare(read(source, options), options), options, schema)
+    found = series.read(raw, options, schema)
     series.first_tick(found, schema)  # refuses steps of another length
     return found
 
@@ -447,15 +448,17 @@ def separate_weight(raw: RawData, options: Options) -> RawData:
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether rows can be the steps of a series: by the run, a setting, or a column whose first
-    cell is a time."""
+    """Whether rows can be the steps of a series: by the run, a setting, a column whose first cell
+    is a time, or one of years."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
     if any(getattr(options, name) != getattr(Options, name) for name in series.SETTINGS):
         return True
     return raw.table and any(
-        column.dtype.kind == "M" or (column.dtype.kind == "O" and is_date(column.iloc[0]))
-        for column in raw.values.values()
+        name.lower() == "year"
+        or column.dtype.kind == "M"
+        or (column.dtype.kind == "O" and is_date(column.iloc[0]))
+        for name, column in raw.values.items()
     )
 
 
