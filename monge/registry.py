@@ -310,9 +310,10 @@ def check_compatible(name: str, owner: type[Model], space: Space) -> None:
         )
     for field, part in space.given.items():
         if part.kind not in owner.givens:
-            expected = " or ".join(sorted(owner.givens)) or "no condition"
+            expected = " or ".join(sorted(owner.givens))
+            expected = f"{expected} as a condition" if expected else "no condition"
             raise DataError(
-                f"{name} expects {expected} as a condition, {field!r} is {part}; "
+                f"{name}: expected {expected}, found {field!r}, which is {part}; "
                 f"remove it from --given, or {suggest_models(space, owner)}"
             )
     if space.missing and not owner.supports_missing:

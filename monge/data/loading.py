@@ -49,8 +49,8 @@ from .readers.base import RawData, ReadFormat, check_kind
 from .schema import Schema, read_selection, with_missing_marks
 from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
 from .schema_match import encode as encode_matched
+from .schema_match import fill_sources, refuse_impossible, without_new_names
 from .schema_match import match as match_schema
-from .schema_match import refuse_impossible, without_new_names
 from .transforms import pairs, parse
 
 
@@ -364,6 +364,7 @@ def build(
     if schema is None and options.constraints:
         comparisons = read_constraints(raw, options, codecs, tensors)
     if selection is not None:
+        tensors = fill_sources(selection, raw, tensors)
         refuse_impossible(selection, raw, codecs, tensors)
     read = len(raw)
     if options.missing == "drop":

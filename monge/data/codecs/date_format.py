@@ -1,8 +1,8 @@
 """How dates and times are written: the format of a column, found, parsed and written back.
 
 A format has the directives of strftime and a few of GNU date: `%-d` without a leading zero, `%P`
-for am and pm, `%^b` for JAN, `%q` for a quarter; `%3f` are three decimals of a second. A zone that all cells share is
-part of the text; cells with different zones are parsed and written in UTC.
+for am and pm, `%^b` for JAN, `%q` for a quarter; `%3f` are three decimals of a second. A zone that
+all cells share is part of the text; cells with different zones are parsed and written in UTC.
 """
 
 from __future__ import annotations

@@ -54,11 +54,10 @@ class TimeIndex(Codec):
         """The time between two ticks, as text."""
         if self.unit == "number":
             return f"{self.every:g}"
-        every, noun = self.every, "working day" if self.unit == "business" else self.unit
+        long, noun = 1, "working day" if self.unit == "business" else str(self.unit)
         if self.unit == "second":
-            long, noun = next(each for each in UNITS if every % each[0] == 0 or each[0] == 1)
-            every /= long
-        return f"{every:g} {noun}{'s' * (every != 1)}"
+            long, noun = next(each for each in UNITS if self.every % each[0] == 0 or each[0] == 1)
+        return f"{self.every / long:g} {noun}{'s' * (self.every != long)}"
 
     @property
     def start(self) -> Times:

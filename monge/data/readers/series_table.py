@@ -1,8 +1,8 @@
 """Tables that hold series in another form than one column of times and one of numbers each.
 
 A panel has a row for each time and each of several series, whose name is in a column
-(`data.series`): its series become columns over the time that all of them cover. A year and a month,
-with or without a day, in columns of their own become one column of times.
+(`data.series`): its series become columns over the time that all of them cover. A year and a
+month, with or without a day, in columns of their own become one column of times.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MOST_SERIES = 50
 
 def is_dates(column: Any) -> bool:
     """Whether the first cells of a column are dates."""
-    if column.dtype.kind == "M":
-        return True
-    cells = column.dropna() if column.dtype.kind == "O" else ()
-    return len(cells) > 0 and all(map(is_date, cells.iloc[:FEW]))
+    if column.dtype.kind != "O":
+        return bool(column.dtype.kind == "M")
+    cells = column.dropna().iloc[:FEW]
+    return len(cells) > 0 and all(map(is_date, cells))
 
 
 def is_numbers(column: Any) -> bool:
@@ -55,14 +55,12 @@ def calendar_times(raw: RawData) -> np.ndarray | None:
     if not names or any(part is None for part in parts):
         return None
     year, month, *day = (part for part in parts if part is not None)
-    if year.min() < 1000 or year.max() > 9999 or month.min() < 1 or month.max() > 12:
-        return None
-    if day and (day[0].min() < 1 or day[0].max() > 31):
-        return None
-    return np.array(
-        [f"{y:04}-" + "-".join(f"{each:02}" for each in rest) for y, *rest in zip(*parts)],  # type: ignore[arg-type]
-        object,
-    )
+    limits = ((1000, 9999), (1, 12), (1, 31))
+    for part, (low, high) in zip((year, month, *day), limits, strict=False):
+        if part.min() < low or part.max() > high:
+            return None
+    rows = zip(year, month, *day, strict=True)
+    return np.array(["-".join(f"{each:02}" for each in row) for row in rows], object)
 
 
 def whole_numbers(column: Any, months: bool) -> np.ndarray | None:
@@ -88,7 +86,9 @@ def joined_time(raw: RawData, options: Options, wanted: str | None) -> RawData:
     if not rest or not all(is_numbers(raw.values[each]) for each in rest):
         return raw
     times = calendar_times(raw)
-    if times is None or (wanted is None and not options.series and not (times[1:] > times[:-1]).all()):
+    if times is None or (
+        wanted is None and not options.series and not (times[1:] > times[:-1]).all()
+    ):
         return raw
     import pandas as pd
 
@@ -168,8 +168,8 @@ def pivoted(raw: RawData, name: str, time: str, rest: list[str]) -> RawData:
     first, last = ends["min"].max(), ends["max"].min()
     if first >= last:
         raise DataError(
-            f"expected series of {name} that share a time, found none ({ends['max'].idxmin()} ends "
-            f"before {ends['min'].idxmax()} begins); leave out the rows of one of them"
+            f"expected series of {name} that share a time, found none ({ends['max'].idxmin()} "
+            f"ends before {ends['min'].idxmax()} begins); leave out the rows of one of them"
         )
     inside = ((frame["time"] >= first) & (frame["time"] <= last)).to_numpy()
     shown = frame[inside].drop_duplicates("time").sort_values("time")
