@@ -118,7 +118,13 @@ def table(name: str, path: Path, budget: str, compare: str, folder: Path) -> Out
         outcome.figures["nats"] = scored.mean.value
     rng = np.random.default_rng(0)
     holed = real.astype(object).mask(rng.random(real.shape) < HIDDEN)
-    holed = holed.astype(real.dtypes.to_dict(), errors="ignore").head(ROWS)
+    for each in run.view.restored.derived:  # what a hidden name does not determine is hidden too
+        if len(each.sources) == 1 and not getattr(each, "inverse", False):
+            holed.loc[holed[each.sources[0]].isna(), each.name] = None
+    kinds = {
+        name: kind for name, kind in real.dtypes.items() if kind.kind != "b"
+    }  # empty is not False
+    holed = holed.astype(kinds, errors="ignore").head(ROWS)
     full = outcome.step("complete", lambda: run.complete(holed))
     if full is not None:
         filled = full[[name for name in full if name in run.view.columns]]  # keys stay empty

@@ -58,8 +58,19 @@ Lineage = list[tuple[str, ast.ClassDef | None]]
 @cache
 def entries() -> tuple[Entry, ...]:
     """Every model of the library, by family and name."""
-    paths = sorted(p for p in MODELS.glob("*/*.py") if not p.name.startswith("_"))
-    return tuple(entry for path in paths for entry in read_entries(path))
+    return tuple(entry for path in files() for entry in entries_of(path))
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """The files that hold a model each, by family and name."""
+    return tuple(sorted(p for p in MODELS.glob("*/*.py") if not p.name.startswith("_")))
+
+
+@cache
+def entries_of(path: Path) -> tuple[Entry, ...]:
+    """What `read_entries` finds in a file of the library."""
+    return tuple(read_entries(path))
 
 
 def read_entries(path: Path) -> Iterator[Entry]:
@@ -77,7 +88,7 @@ def read_entries(path: Path) -> Iterator[Entry]:
     for node, line in found:
         summary = (ast.get_docstring(tree(path)) or "").partition("\n")[0].rstrip(".")
         yield Entry(
-            f"{path.parent.name}.{path.stem}",
+            full_name(path),
             path.parent.name,
             summary,
             tuple(sorted(literal(line, "events", ()))),
@@ -164,29 +175,46 @@ def literal(line: Lineage, name: str, default: Any) -> Any:
     return default
 
 
-def entry(name: str) -> Entry:
-    """The entry of `family.name`, or of `name` if it is unique."""
-    known = entries()
-    matches = [e for e in known if name in (e.name, e.name.partition(".")[2])]
+def full_name(path: Path) -> str:
+    """`family.name` of a file of the library."""
+    return f"{path.parent.name}.{path.stem}"
+
+
+def file_of(name: str) -> Path:
+    """The file of `family.name`, or of `name` if it is unique; no file is read."""
+    matches = [path for path in files() if name in (path.stem, full_name(path))]
     if len(matches) > 1:
-        names = " or ".join(e.name for e in matches)
+        names = " or ".join(map(full_name, matches))
         raise UsageError(f"{name!r} is ambiguous; write {names}")
     if not matches:
-        short = {e.name.partition(".")[2] for e in known}
-        raise UsageError(
-            f"there is no model {name!r}"
-            + nearest(name, sorted(short | {e.name for e in known if "." in name}))
-        )
+        known = {path.stem for path in files()}
+        known |= {full_name(path) for path in files() if "." in name}
+        raise UsageError(f"there is no model {name!r}{nearest(name, sorted(known))}")
     return matches[0]
+
+
+def entry(name: str) -> Entry:
+    """The entry of `family.name`, or of `name` if it is unique; other files are not read."""
+    (found,) = entries_of(file_of(name))
+    return found
 
 
 def find(name: str) -> type[Model]:
     """The class of a model, imported now; `./mine.py` is a model in a user file."""
     if name.endswith(".py"):
         return load_file(Path(name))
-    found = entry(name)
-    module = importlib.import_module(f"{MODULES}.{found.name}")
-    return getattr(module, found.owner)
+    from .core.model import Model
+
+    module = importlib.import_module(f"{MODULES}.{full_name(file_of(name))}")
+    (found,) = (
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and issubclass(each, Model)
+        and each.__module__ == module.__name__
+        and not each.__name__.startswith("_")
+    )
+    return found
 
 
 def name_of(config: Config) -> str:
@@ -194,9 +222,9 @@ def name_of(config: Config) -> str:
     where = getattr(config, "owner", type(config)).__module__
     if where.startswith(USER_MODULE):
         return str(sys.modules[where].__file__)
-    for known in entries():
-        if where == f"{MODULES}.{known.name}":
-            return known.name
+    for path in files():
+        if where == f"{MODULES}.{full_name(path)}":
+            return full_name(path)
     raise UsageError(
         f"expected the config of a model, found {config.tag or type(config).__name__}; use one "
         "of a library model, or of a model file that was loaded before"
@@ -282,9 +310,10 @@ def check_compatible(name: str, owner: type[Model], space: Space) -> None:
         )
     for field, part in space.given.items():
         if part.kind not in owner.givens:
-            expected = " or ".join(sorted(owner.givens)) or "no condition"
+            expected = " or ".join(sorted(owner.givens))
+            expected = f"{expected} as a condition" if expected else "no condition"
             raise DataError(
-                f"{name} expects {expected} as a condition, {field!r} is {part}; "
+                f"{name}: expected {expected}, found {field!r}, which is {part}; "
                 f"remove it from --given, or {suggest_models(space, owner)}"
             )
     if space.missing and not owner.supports_missing:

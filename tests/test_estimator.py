@@ -157,7 +157,10 @@ def test_frames_with_names_and_empty_cells_are_tables(weigher, birds):
     )
     with pytest.raises(ValueError, match="order"):
         weigher.predict(X[["mass", "kind", "ringed"]])
-    with pytest.raises(ValueError, match="2 features"):
+    with (
+        pytest.raises(ValueError, match="2 features"),
+        pytest.warns(UserWarning, match="feature names"),  # an array has none
+    ):
         weigher.predict(X.to_numpy()[:, 1:].astype(float))
 
 

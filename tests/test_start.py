@@ -61,6 +61,16 @@ def test_models_lists_what_the_classes_are():
         assert row["summary"]
 
 
+def test_one_model_is_found_without_reading_the_others():
+    code = (
+        "from monge import registry; registry.describe('chow_liu'); registry.find('chow_liu'); "
+        "assert registry.entries_of.cache_info().currsize == 1; "
+        "assert registry.tree.cache_info().currsize < 10"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_ability_has_its_own_name_and_task():
     from monge.core import abilities
 

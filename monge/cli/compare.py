@@ -143,8 +143,9 @@ class ProgressReporter:
             pace = f"on the Ray cluster {self.ray}"
         elif seconds < float("inf"):
             pace += f", at most {duration(seconds)} of training"
+        models = len(plan.models)
         self.console.note(
-            f"{len(plan.models)} models on {plan.data}, {plan.seeds} seed"
+            f"{models} model{'s' * (models != 1)} on {plan.data}, {plan.seeds} seed"
             f"{'s' * (plan.seeds > 1)}, {plan.budget} each, {pace}; each is then "
             f"evaluated on test rows; directory {comparison.folder}"
         )
@@ -153,7 +154,9 @@ class ProgressReporter:
                 self.console.note(f"{name} is left out: {reason}")
         elif plan.refused:
             lines = "".join(f"\n  {line}" for line in plan.left_out)
-            self.console.note(f"{len(plan.refused)} models are left out (-v says more){lines}")
+            count = len(plan.refused)
+            subject = "1 model is" if count == 1 else f"{count} models are"
+            self.console.note(f"{subject} left out (-v says more){lines}")
             if any("missing values" in why for why in plan.refused.values()):
                 self.console.note("data.missing=drop leaves out rows with missing values instead")
 

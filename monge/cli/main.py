@@ -6,6 +6,7 @@ Every public file of this folder but this one is a command, imported only when i
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import json
 import logging
@@ -22,13 +23,20 @@ from ..core.memory import gigabytes, is_out_of_memory, memory_limit
 from ..registry import error_in_user_file
 
 FOLDER = Path(__file__).parent
+COLLECT_AFTER = 50_000, 5, 2
+"""New objects after which cycles are searched: importing torch makes many, and none to collect."""
 
 
-def commands() -> dict[str, str]:
-    """Each command with the first line of its file's docstring; nothing is imported."""
-    paths = [p for p in FOLDER.glob("*.py") if p.stem != "main" and not p.stem.startswith("_")]
-    docs = {p.stem: ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) for p in paths}
-    return {name: (doc or "").partition("\n")[0] for name, doc in sorted(docs.items())}
+def commands() -> dict[str, Path]:
+    """Each command with its file; nothing is imported."""
+    paths = (p for p in FOLDER.glob("*.py") if p.stem != "main" and not p.stem.startswith("_"))
+    return {path.stem: path for path in sorted(paths)}
+
+
+def summary(path: Path) -> str:
+    """The first line of a file's docstring."""
+    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return (doc or "").partition("\n")[0]
 
 
 class CommandGroup(click.Group):
@@ -49,7 +57,7 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(commands().items()))
+            formatter.write_dl([(name, summary(path)) for name, path in commands().items()])
 
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -70,6 +78,7 @@ def monge() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run one command line and exit with 0 (done), 1 (the work failed) or 2 (wrong usage)."""
+    gc.set_threshold(*COLLECT_AFTER)
     args = sys.argv[1:] if args is None else args
     open_closed_streams()
     if "--debug" not in args:

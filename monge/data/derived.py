@@ -22,7 +22,7 @@ from ..core.errors import DataError, UsageError
 from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.date import Date
-from .codecs.scalar import Binary, Categorical, listed
+from .codecs.scalar import MISSING, Binary, Categorical, listed
 from .constraints import (
     ColumnConstraint,
     Numbers,
@@ -41,6 +41,8 @@ FEWEST_ROWS = 5
 CHANCE = -20.0
 """Largest log-probability that an independent column would look like a function."""
 
+EMPTY = "(empty)"
+"""How messages show an empty cell."""
 Codes = Mapping[str, Tensor]
 """Columns (N,) as their codecs encode them; an empty cell is NaN, or the last code of a label."""
 
@@ -74,17 +76,9 @@ class Derived(Config, abc.ABC):
         return f"{self.rule}; it is not modelled but computed"
 
     def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
-        """The rows (n,) that differ from what is computed."""
+        """The rows (n,) that differ from what is computed; an empty cell is unknown."""
         found, expected = codes[self.name].double(), self.compute(codes, codecs, n).double()
-        if is_label(codecs[self.name]):
-            found = found.masked_fill(found < 0, torch.nan)
-        empty = found.isnan() & (expected.isnan() | self.is_never_empty)
-        return ~((found == expected) | empty)
-
-    @property
-    def is_never_empty(self) -> bool:
-        """Whether the column had no empty cell, so that an empty cell is unknown."""
-        return True
+        return ~((found == expected) | is_empty(found, codecs[self.name]))
 
 
 class Constant(Derived):
@@ -123,14 +117,20 @@ class Lookup(Derived):
     def sources(self) -> tuple[str, ...]:
         return (self.source,)
 
-    @property
-    def is_never_empty(self) -> bool:
-        return None not in self.codes
-
     def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
         table = [torch.nan if code is None else code for code in self.codes]
         values = torch.tensor([*table, torch.nan], dtype=torch.float64)  # index -1 is unknown
         return values[codes[self.source].double().nan_to_num(-1).round().long().cpu()]
+
+    def fill_source(self, codes: Codes, codec: Codec) -> Tensor:
+        """The source, of this codec, with its empty cells filled in where only one name has the
+        value of this column."""
+        source, value = codes[self.source].clone(), codes[self.name].double()
+        empty = is_empty(source, codec)
+        for place, code in enumerate(self.codes):
+            if code is not None and self.codes.count(code) == 1:
+                source[empty & (value == code)] = place
+        return source
 
     @property
     def rule(self) -> str:
@@ -242,16 +242,19 @@ def refuse_broken_rows(
             wrong = cell(each.name, codes, codecs, row)
             why = " and ".join(cell(name, codes, codecs, row) for name in each.sources)
             total, beside = len(codes[each.name]), f" beside {why}" if why else ""
+            remedy = "fix them"
+            if hidden := [n for n in each.sources if cell(n, codes, codecs, row).endswith(EMPTY)]:
+                remedy = f"fill in {listed(hidden)} or leave {each.name} empty too"
             raise DataError(
                 f"{places.at(f'rule that {each.rule}')(row)}: found {wrong}{beside} "
-                f"({len(broken)} of {total} rows break it); fix them, or fit without the rule by "
+                f"({len(broken)} of {total} rows break it); {remedy}, or fit without the rule by "
                 f"{each.remedy}"
             )
 
 
 def cell(name: str, codes: Codes, codecs: Mapping[str, Codec], row: int) -> str:
     value = codecs[name].decode(codes[name][row : row + 1].cpu().numpy())[0]
-    return f"{name}={'(empty)' if value is None or value != value else value}"
+    return f"{name}={EMPTY if value is None or value != value else value}"
 
 
 def is_function(source: Tensor, column: Tensor) -> bool:
@@ -334,6 +337,14 @@ def lookup(
         value = float(codes[name][place == code][0])
         table[code] = None if value != value or (value < 0 and is_label(codecs[name])) else value
     return Lookup(name=name, source=source, codes=tuple(table), inverse=inverse)
+
+
+def is_empty(code: Tensor, codec: Codec) -> Tensor:
+    """Which cells (N,) hold nothing."""
+    if not isinstance(codec, Categorical):
+        return code.isnan()
+    blank = codec.names.index(MISSING) if MISSING in codec.names else -1
+    return code.isnan() | (code < 0) | (code == blank)
 
 
 def is_label(codec: Codec) -> bool:

@@ -25,6 +25,7 @@ from .codecs.time_index import TimeIndex
 from .codecs.window import Window
 from .dataset import Dataset, empty_cells, example
 from .packed import Ragged, single_columns
+from .readers.series import NONE
 from .schema import Field
 
 MAX_REPAIRS = 20
@@ -37,6 +38,8 @@ RARE = 5
 """Rows of a name below which it is rare."""
 FEW_ROWS = 100
 """Rows below which held-out values are uncertain."""
+FEW_COLUMNS = 3
+"""Columns below which rows repeat by themselves."""
 SHOWN_NAMES = 28
 """Characters of names that are shown of a column."""
 KINDS = {"real": "number", "counts": "whole number", "binary": "flag", "label": "names"}
@@ -85,12 +88,14 @@ def headline(source: Dataset, splits: dict[str, int]) -> str:
         size = f"{len(source)} windows of a series"
     if source.schema.table:
         size += f", {width} column{'s' * (width != 1)}"
-        size += f" of which {modelled} are modelled" if keys or absent else ""
+        verb = "is" if modelled == 1 else "are"
+        size += f" of which {modelled} {verb} modelled" if keys or absent else ""
     less = f"; {source.dropped} rows with empty cells dropped" if source.dropped else ""
     counts = ", ".join(f"{count} {name}" for name, count in splits.items())
-    by = source.options.group or source.options.time
+    by = source.options.group or source.options.time.removesuffix(NONE)
     chosen = f"by {by}" if by and source.schema.table else "random, by data.seed"
     origin = "as given" if source.has_splits else chosen
+    origin = "by time" if "past" in source.fields else origin
     return f"{source.name}: {size}; {counts} ({origin}){less}"
 
 
@@ -122,12 +127,14 @@ def spare_column(what: Any, settings: Sequence[str]) -> tuple[str, ...]:
 
 def problems(source: Dataset) -> Iterator[Problem]:
     """What a table has that its user may not know."""
+    if "past" not in source.fields:
+        yield from few_rows(source)
     if not source.schema.table:
         return
-    yield from few_rows(source)
     yield from duplicates(source)
     for field in source.schema.fields:
         yield from mostly_empty(field, source)
+        yield from digits_of_dates(field, source)
         yield from rare_names(field, source)
         yield from unclear_dates(field, source)
     yield from leaks(source)
@@ -148,7 +155,7 @@ def duplicates(source: Dataset) -> Iterator[Problem]:
     columns = [
         column.double().nan_to_num(-1e300) for column in single_columns(source.tensors).values()
     ]
-    if len(columns) < len(source.tensors):
+    if len(columns) < len(source.tensors) or len(columns) < FEW_COLUMNS:
         return
     rows = torch.stack(columns, 1)
     count = len(rows) - len(rows.unique(dim=0))
@@ -200,6 +207,27 @@ def rare_names(field: Field, source: Dataset) -> Iterator[Problem]:
             f"{plural(len(rare), 'name')} of {field.name} ({listed(rare, 3)}) "
             f"{'has' if len(rare) == 1 else 'have'} fewer than {RARE} rows",
             "write one name such as 'other' for them, or expect little of them",
+        )
+
+
+def digits_of_dates(field: Field, source: Dataset) -> Iterator[Problem]:
+    """Whole numbers such as 20160131, all of which are dates."""
+    codes = source.tensors[field.name]
+    if field.space.kind != "counts" or isinstance(field.codec, Date) or field.space.shape:
+        return
+    assert isinstance(codes, Tensor), "a column has one number a row"
+    base = getattr(field.codec, "offset", 0)
+    numbers = (codes[~codes.isnan()].double() + base).unique()
+    if len(numbers) < RARE or numbers.min() < 1000_01_01 or numbers.max() > 9999_12_31:
+        return
+    cells = np.array([f"{number:.0f}" for number in numbers.tolist()], object)
+    if not np.isnat(parse_times(cells, "%Y%m%d")).any():
+        yield Problem(
+            "dates as numbers",
+            (field.name,),
+            len(source),
+            f"{field.name} holds numbers such as {cells[0]} that look like dates",
+            f"write them as {cells[0][:4]}-{cells[0][4:6]}-{cells[0][6:]} if they are",
         )
 
 

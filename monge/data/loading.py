@@ -49,8 +49,8 @@ from .readers.base import RawData, ReadFormat, check_kind
 from .schema import Schema, read_selection, with_missing_marks
 from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
 from .schema_match import encode as encode_matched
+from .schema_match import fill_sources, refuse_impossible, without_new_names
 from .schema_match import match as match_schema
-from .schema_match import refuse_impossible, without_new_names
 from .transforms import pairs, parse
 
 
@@ -104,7 +104,8 @@ def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -
     if isinstance(source, str):
         raise DataError(f"expected a table with a column of times, found the built-in {data}")
     schema = read_selection(fields).schema
-    found = series.read(prepare(read(source, options), options), options, schema)
+    raw = series.arranged(prepare(read(source, options), options), options, schema)
+    found = series.read(raw, options, schema)
     series.first_tick(found, schema)  # refuses steps of another length
     return found
 
@@ -363,6 +364,7 @@ def build(
     if schema is None and options.constraints:
         comparisons = read_constraints(raw, options, codecs, tensors)
     if selection is not None:
+        tensors = fill_sources(selection, raw, tensors)
         refuse_impossible(selection, raw, codecs, tensors)
     read = len(raw)
     if options.missing == "drop":
@@ -447,15 +449,17 @@ def separate_weight(raw: RawData, options: Options) -> RawData:
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether rows can be the steps of a series: by the run, a setting, or a column whose first
-    cell is a time."""
+    """Whether rows can be the steps of a series: by the run, a setting, a column whose first cell
+    is a time, or one of years."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
     if any(getattr(options, name) != getattr(Options, name) for name in series.SETTINGS):
         return True
     return raw.table and any(
-        column.dtype.kind == "M" or (column.dtype.kind == "O" and is_date(column.iloc[0]))
-        for column in raw.values.values()
+        name.lower() == "year"
+        or column.dtype.kind == "M"
+        or (column.dtype.kind == "O" and is_date(column.iloc[0]))
+        for name, column in raw.values.items()
     )
 
 

@@ -71,6 +71,9 @@ class Options(Config):
     """The column of times. Rows of numbers are a series; other rows are split by time, so that
     test rows are later than validation rows and these later than training rows. By default a
     column of dates beside numbers, or the order of the rows. none: the rows are not a series."""
+    series: str = ""
+    """Column of a table that names the series of a row, such as the symbol of a stock: each name
+    becomes a channel over the time that all of them cover."""
     lookback: Annotated[int, Range(1)] | None = None
     """Series: past steps in a window; by default several seasons."""
     horizon: Annotated[int, Range(1)] | None = None

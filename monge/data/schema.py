@@ -257,9 +257,13 @@ def conditions(
             f"{schema.name} has nothing beside {listed(targets)!r} to predict it from"
         )
     if targets and not given and schema.table:  # except text, which must be named
-        return {
-            INPUTS: tuple(name for name in beside if schema.field(name).space.kind != "tokens")
-        }
+        names = tuple(name for name in beside if schema.field(name).space.kind != "tokens")
+        if not names:
+            raise UsageError(
+                f"expected numbers or names beside {listed(targets)!r} to predict it from, found "
+                f"only text ({listed(beside)}); condition on it with --given {beside[0]}"
+            )
+        return {INPUTS: names}
     return {name: (name,) for name in beside}
 
 

@@ -22,7 +22,7 @@ from .codecs.array import Array
 from .codecs.base import Codec, Locator
 from .codecs.scalar import Binary, Categorical, distinct, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
-from .derived import cell, in_numbers, refuse_broken_rows
+from .derived import Lookup, cell, in_numbers, refuse_broken_rows
 from .packed import PackedTensor, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
@@ -247,6 +247,18 @@ def encode(
             found[name] = adopt(codec, fitted[name], tensors[name], name, raw.at(name))
         else:
             found[name] = tensors[name]
+    return found
+
+
+def fill_sources(
+    selection: Selection, raw: RawData, tensors: Mapping[str, PackedTensor]
+) -> dict[str, PackedTensor]:
+    """The columns with empty cells filled in that follow from a column computed from them."""
+    found, codes = dict(tensors), single_columns(tensors)
+    for each in reversed(selection.restored.derived if selection.is_whole else ()):
+        if isinstance(each, Lookup) and {each.name, each.source} <= {*codes} & {*raw.values}:
+            codec = selection.schema.field(each.source).codec
+            found[each.source] = codes[each.source] = each.fill_source(codes, codec)
     return found
 
 

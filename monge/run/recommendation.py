@@ -216,13 +216,13 @@ def supported(models: Sequence[str], source: Dataset, target: str | None) -> tup
 
 
 def takes(name: str, source: Dataset, target: str | None) -> bool:
-    entry = registry.describe(name)
-    goal = target or (source.target if entry.is_predictor else None)
-    if entry.is_predictor and goal is None:
+    owner = registry.find(name)
+    goal = target or (source.target if owner.is_predictor else None)
+    if owner.is_predictor and goal is None:
         return False
     try:
         space: Space = source.view(None, (), goal).space
-        registry.check_compatible(name, registry.find(name), space)
+        registry.check_compatible(name, owner, space)
     except (DataError, UsageError):
         return False
     return True

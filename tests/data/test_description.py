@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from monge import data
-from monge.core.errors import DataError
+from monge.core.errors import DataError, UsageError
 from monge.data.description import columns, describe, digits, percent
 from monge.run.recommendation import recommend
 
@@ -76,6 +76,23 @@ def test_gaps_in_a_series_are_described():
     assert time["values"] == "01/01/2020 to 23/02/2021"
     first = recommend(source, "a b.csv", settings)[0]
     assert first.command == "monge fit direct_forecast 'a b.csv' data.gaps=fill"
+
+
+def test_whole_numbers_that_look_like_dates_are_pointed_out():
+    days = pd.date_range("2020-01-01", periods=ROWS)
+    table = pd.DataFrame({"day": days.strftime("%Y%m%d").astype(int), "y": np.arange(ROWS) / 7})
+    assert [problem.columns for problem in describe(table)[1]] == [("day",)]
+    other = table.assign(day=table["day"] + 40)  # 20200141 is none
+    assert not describe(other)[1]
+
+
+def test_a_table_of_one_number_and_text_is_described():
+    words = np.random.default_rng(0).choice(["late", "early", "room", "blue"], (ROWS, 6))
+    notes = [f"{' '.join(row)} {i}" for i, row in enumerate(words)]
+    source, _, settings = describe(pd.DataFrame({"note": notes, "y": np.arange(ROWS) / 7}))
+    assert recommend(source, "notes.csv", settings)[0].models
+    with pytest.raises(UsageError, match="note"):
+        source.view(target="y")
 
 
 def test_what_cannot_be_described_is_refused():

@@ -29,6 +29,8 @@ def frame(n=200, freq="h", form="%Y-%m-%d %H:%M:%S", seed=0):
         ("ME", "%Y-%m-%d", 12),
         ("QS", "%Y-%m-%d", 4),
         ("YS", "%Y-%m-%d", 1),
+        ("D", "%Y-%m-%dT%H:%M:%S.%fZ", 7),
+        ("MS", "%Y-%m-%d %H:%M:%S.%f", 12),
     ],
 )
 def test_clocks_find_the_frequency_and_write_times_as_they_were(freq, form, season):
@@ -178,7 +180,7 @@ def test_what_is_irregular_is_told_and_mended_only_on_request(sentence):
 def test_times_off_the_grid_are_refused():
     table = frame()
     table.loc[7, "when"] = "2020-01-31 07:30:00"
-    with pytest.raises(DataError, match=r"07:30:00 .* 3600 seconds"):
+    with pytest.raises(DataError, match=r"07:30:00 .* 1 hour"):
         data.open(table)
 
 
@@ -219,6 +221,75 @@ def test_a_table_whose_dates_repeat_stays_a_table():
     assert source.schema.table
 
 
+def panel(late=0):
+    """Two prices of three symbols by month; one of them begins `late` months after the others."""
+    months = pd.date_range("2001-01-01", periods=60, freq="MS").strftime("%b %Y")
+    rows = [
+        (symbol, month, 10.0 * place + i, -1.0 * i)
+        for place, symbol in enumerate(("X", "Y", "Z"))
+        for i, month in enumerate(months)
+        if symbol != "Y" or i >= late
+    ]
+    return pd.DataFrame(rows, columns=["symbol", "month", "open", "close"])
+
+
+def test_a_panel_is_rows_until_told_and_then_a_channel_for_each_series():
+    alone = data.open(panel())
+    assert alone.schema.table
+    assert "data.series=symbol" in alone.notes[0]
+    source = data.open(panel(late=10), "series=symbol", "lookback=6", "horizon=2")
+    window = source.fields["series"].codec
+    assert window.channels == tuple(f"{x} {y}" for x in ("open", "close") for y in "XYZ")
+    flat = source.tensors["series"].flat.reshape(50, 6)
+    np.testing.assert_array_equal(flat[:, 1], 10 + np.arange(10.0, 60))
+    np.testing.assert_array_equal(flat[:, 5], -np.arange(10.0, 60))
+    assert source.fields["time"].codec.written(np.zeros(1))[0] == "Nov 2001"
+    assert any("20 rows" in note for note in source.notes)
+
+
+def test_a_panel_is_read_in_the_terms_of_a_run():
+    table = panel().drop(columns="close")
+    own = data.open(table, "series=symbol", "lookback=6", "horizon=2")
+    assert own.fields["series"].codec.channels == ("X", "Y", "Z")
+    again = data.open(table.sample(frac=1, random_state=0), fields=own.view().to_dict())
+    assert torch.equal(again.tensors["series"].flat, own.tensors["series"].flat)
+    with pytest.raises(DataError, match="Y"):
+        data.open(table[table.symbol != "Y"], fields=own.view().to_dict())
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings", "named"),
+    [
+        ({}, ["series=sumbol"], "symbol"),
+        ({"open": "x"}, ["series=symbol"], "data.drop=open"),
+        ({"month": 1.0}, ["series=symbol"], "data.time"),
+        ({"month": "Jan 2001"}, ["series=symbol"], "row 2"),
+    ],
+)
+def test_a_panel_that_is_none_is_refused(changed, settings, named):
+    with pytest.raises((DataError, UsageError), match=named):
+        data.open(panel().assign(**changed), *settings)
+    with pytest.raises(UsageError, match="series"):
+        data.open(np.arange(99.0), "series=symbol")
+
+
+@pytest.mark.parametrize("month", [int, lambda x: f"{pd.Timestamp(2000, x, 1):%b}"])
+def test_a_year_and_a_month_in_columns_of_their_own_are_one_time(month):
+    years, months = np.divmod(np.arange(240), 12)
+    table = pd.DataFrame(
+        {"Year": 1990 + years, "Month": [month(x + 1) for x in months], "y": np.arange(240.0)}
+    )
+    source = data.open(table, "lookback=12")
+    clock = source.fields["time"].codec
+    assert (source.fields["time"].key, clock.unit, clock.season) == ("Year-Month", "month", 12)
+    assert clock.written(np.array([0.0, 239.0])).tolist() == ["1990-01", "2009-12"]
+    again = data.open(table.iloc[24:], fields=source.view().to_dict())
+    assert len(again) == 216 - 12 - 12 + 1
+    assert data.open(table, "time=none").schema.table
+    assert data.open(table.iloc[::-1]).schema.table  # not in order
+    assert data.open(table.assign(c=["u", "v"] * 120)).schema.table
+
+
 def test_other_data_are_read_in_the_terms_of_a_run():
     own = data.open(frame(), "horizon=5", "lookback=20")
     terms = own.view(target="future").to_dict()
@@ -232,7 +303,7 @@ def test_other_data_are_read_in_the_terms_of_a_run():
     moved = data.open(late, fields=terms)
     first = moved.fields["time"].codec.decode(moved.tensors["time"][:1].numpy())[0]
     assert first == "2021-05-01 20:00:00"
-    with pytest.raises(DataError, match=r"86400 seconds .* 3600 seconds"):
+    with pytest.raises(DataError, match=r"1 day .* 1 hour"):
         data.open(frame(60, "D", "%Y-%m-%d"), fields=terms)
     with pytest.raises(DataError, match=r"24 steps .* 25"):
         data.open(frame(24), fields=terms)

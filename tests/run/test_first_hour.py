@@ -4,10 +4,13 @@ it recommends: pairs of dates, atoms, functions of columns, words among counts, 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import monge
+from monge import data, registry
 from monge.data.description import describe
 from monge.run.recommendation import recommend
+from monge.train.step_memory import step_memory
 
 ROWS = 400
 FORM = "%Y-%m-%d %H:%M:%S"
@@ -102,6 +105,45 @@ def test_the_tree_respects_the_data(make, tmp_path):
     if "visitors" in table:
         assert (new["visitors"].dropna() % 1 == 0).all()
         assert new["visitors"].isna().any()
+
+
+def test_an_empty_name_follows_from_a_column_computed_from_it(tmp_path):
+    """Completing fills it in, and its log-likelihood is that of the whole row."""
+    rng = np.random.default_rng(3)
+    city = rng.integers(0, 4, ROWS)
+    table = pd.DataFrame(
+        {
+            "city": np.array(["Nice", "Lyon", "Bonn", "Kiel"])[city],
+            "code": np.array(["NCE", "LYS", "CGN", "KEL"])[city],
+            "country": np.array(["FR", "FR", "DE", "DE"])[city],
+            "sales": np.round(rng.gamma(2, 5, ROWS) + city, 2),
+        }
+    )
+    table.loc[table["city"] == "Kiel", "code"] = None  # empty is a value of its own
+    run = monge.fit("baseline.chow_liu", table, budget="5s", out=tmp_path / "run")
+    names = {each.name for each in run.view.restored.derived}
+    assert names == {"code", "country"}
+    rows = table[table["city"] != "Kiel"].head(30)
+    holes = rows.assign(city=None)
+    pd.testing.assert_frame_equal(run.complete(holes), run.complete(rows))
+    scored = run.log_likelihood(holes).value
+    np.testing.assert_array_equal(scored, run.log_likelihood(rows).value)
+    pd.testing.assert_frame_equal(
+        run.complete(rows.assign(code=None, country=None)), run.complete(rows)
+    )
+    with pytest.raises(monge.DataError, match="country"):  # of two cities each
+        run.complete(holes.assign(code=None))
+
+
+def test_a_flow_is_fitted_after_its_memory_was_estimated():
+    """Nothing of the trace of shapes stays behind."""
+    view = data.open(weather().drop(columns=["date", "weather"])).view()
+    model = registry.find("flow.cnf").smallest_config(view.space).build(view.space)
+    rows = view.split("train")
+    assert step_memory(model, rows, model.updates(), 8, "fp32").peak > 0
+    for update in model.updates():
+        terms = update.loss(rows.batch(torch.arange(8)))
+        assert all(np.isfinite(term.tolist()).all() for term in terms.values())
 
 
 def test_no_recommended_model_refuses_rides(tmp_path):

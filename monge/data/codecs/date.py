@@ -81,14 +81,14 @@ def fit(values: np.ndarray, dtype: str) -> Date | None:
     times = parse_times(values, form)
     origin = str(times.min()).replace("T", " ")
     if "d" not in form:
-        return Date(clock=TimeIndex(origin=origin, unit="month", form=form), dtype=dtype)
+        every = 3.0 if "%q" in form else 1.0
+        clock = TimeIndex(origin=origin, every=every, unit="month", form=form)
+        return Date(clock=clock, dtype=dtype)
     second = 10**6 if "f" in form else 1  # of the unit that times are counted in
     since = (times - times.min()).astype(np.int64)
-    every = next(each for each in (DAY, 60, 1, 0.001, 1e-6) if is_grid(since, each * second))
-    whole = since.max() / (every * second) <= EXACT
-    clock = TimeIndex(
-        origin=origin, unit="second", form=form, every=float(every if whole else DAY)
-    )
+    tick = next(each for each in (DAY, 60, 1, 0.001, 1e-6) if is_grid(since, each * second))
+    whole = since.max() / (tick * second) <= EXACT
+    clock = TimeIndex(origin=origin, unit="second", form=form, every=float(tick if whole else DAY))
     return Date(clock=clock, kind="counts" if whole else "real", dtype=dtype)
 
 

@@ -1,8 +1,8 @@
 """How dates and times are written: the format of a column, found, parsed and written back.
 
 A format has the directives of strftime and a few of GNU date: `%-d` without a leading zero, `%P`
-for am and pm, `%^b` for JAN; `%3f` are three decimals of a second. A zone that all cells share is
-part of the text; cells with different zones are parsed and written in UTC.
+for am and pm, `%^b` for JAN, `%q` for a quarter; `%3f` are three decimals of a second. A zone that
+all cells share is part of the text; cells with different zones are parsed and written in UTC.
 """
 
 from __future__ import annotations
@@ -22,22 +22,34 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 MONTH = "|".join(f"{name}|{name[:3]}" for name in MONTHS)
 WEEKDAY = rf"(?:(?P<a>{'|'.join(f'{name}|{name[:3]}' for name in WEEKDAYS)}),? )?"
 DATES = (
-    r"(?P<Y>\d{4})-(?P<m>\d{2})",
+    r"(?P<Y>\d{4})[-/M](?P<m>\d{2})",
+    r"(?P<m>\d{2})/(?P<Y>\d{4})",
     r"(?P<Y>\d{4})(?P<s>[-/.])(?P<m>\d{1,2})(?P=s)(?P<d>\d{1,2})",
     r"(?P<first>\d{1,2})(?P<s>[-/.])(?P<second>\d{1,2})(?P=s)(?P<Y>\d{4})",
     r"(?P<first>\d{1,2})/(?P<second>\d{1,2})/(?P<y>\d{2})",
+    r"(?P<first>\d{2})(?P<s>[-.])(?P<second>\d{2})(?P=s)(?P<y>\d{2})",
     rf"{WEEKDAY}(?P<d>\d{{1,2}})(?P<s>[- /.])(?P<b>{MONTH})\.?(?P=s)(?P<Y>\d{{4}})",
     rf"(?P<d>\d{{1,2}})(?P<s>[- /])(?P<b>{MONTH})(?P=s)(?P<y>\d\d)",
     rf"{WEEKDAY}(?P<b>{MONTH})\.? (?P<d>\d{{1,2}}),? (?P<Y>\d{{4}})",
     rf"(?P<b>{MONTH})[ -](?P<Y>\d{{4}})",
+    rf"(?P<b>{MONTH})-(?P<y>\d\d)",
+    r"(?P<Y>\d{4})[- ]?Q(?P<q>[1-4])",
+    r"Q(?P<q>[1-4])[- ](?P<Y>\d{4})",
 )
 CLOCK = (
     r"(?:(?:T|,? )(?P<H>\d{1,2}):(?P<M>\d{2})(?::(?P<S>\d{2})(?:\.(?P<f>\d{1,6}))?)?"
     r"(?: ?(?P<p>[AP]M))?)?"
 )
-ZONE = r"(?: ?(?P<z>Z|UTC|GMT|[-+]\d{2}:?\d{2}))?"
-PATTERNS = tuple(re.compile(date + CLOCK + ZONE, re.IGNORECASE) for date in DATES)
-DIRECTIVE = re.compile(r"%(?:\^[bBaA]|-[mdHI]|\d?f|:z|[YymdHIMSpPbBaAz])")
+ZONE = r"(?: ?(?P<z>Z|UTC|GMT|[-+]\d{2}:?\d{2}|(?<=:\d{2})[-+]\d{2}))?"
+YEAR_LAST = (
+    rf"{WEEKDAY}(?P<b>{MONTH}) (?P<d>\d{{1,2}}) (?P<H>\d{{1,2}}):(?P<M>\d{{2}}):(?P<S>\d{{2}})"
+    rf"{ZONE} (?P<Y>\d{{4}})"
+)
+PATTERNS = tuple(
+    re.compile(each, re.IGNORECASE) for each in (*(d + CLOCK + ZONE for d in DATES), YEAR_LAST)
+)
+DIRECTIVE = re.compile(r"%(?:\^[bBaA]|-[mdHI]|\d?f|:z|[YymdHIMSpPbBaAzq])")
+QUARTER = re.compile(r"(?<=[Qq])[1-4]")
 FEW = 50
 """Cells that a format is tried on before all."""
 
@@ -99,7 +111,7 @@ def formats(text: str, zones: bool = False) -> Iterator[str]:
         found = pattern.fullmatch(text)
         if not found:
             continue
-        groups = {"b": None, "a": None, "s": None, "first": None} | found.groupdict()
+        groups = dict.fromkeys(("b", "a", "s", "first", "p", "f")) | found.groupdict()
         orders = [("m", "d"), ("d", "m")] if groups["first"] else [("", "")]
         orders = orders[::-1] if groups["s"] == "." else orders
         months = directives(groups["b"], "b", MONTHS)
@@ -148,11 +160,19 @@ def parse_times(cells: Any, form: str) -> np.ndarray:
     import pandas as pd
 
     plain = parsed_form(form)
+    if "%q" in plain:  # by the first month
+        cells = [QUARTER.sub(first_month, c) if isinstance(c, str) else c for c in cells]
+        plain = plain.replace("%q", "%m")
     zones = "%z" in plain
     found = pd.to_datetime(cells, format=plain, errors="coerce", utc=zones)
     times = pd.DatetimeIndex(found)
     times = times.tz_localize(None) if times.tz is not None else times
     return times.to_numpy().astype("datetime64[us]" if "%f" in plain else "datetime64[s]")
+
+
+def first_month(quarter: re.Match) -> str:
+    """The number of the first month of a quarter."""
+    return f"{3 * int(quarter[0]) - 2:02}"
 
 
 def write_times(times: Any, form: str) -> np.ndarray:
@@ -188,6 +208,8 @@ def written(times: Any, directive: str) -> list[str]:
             return [f"{each:06}"[: int(directive[1:-1] or 6)] for each in count("us") % 10**6]
         case "z":
             return ["+00:00" if ":" in directive else "+0000"] * len(times)
+        case "q":
+            return [f"{each % 12 // 3 + 1}" for each in count("M")]
         case "m":
             value = count("M") % 12 + 1
         case "d":

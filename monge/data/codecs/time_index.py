@@ -20,6 +20,8 @@ from .base import Codec, Locator
 from .date_format import find_format, parse_times, write_times
 
 DAY = 86_400
+UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+"""Seconds of the units that a step is given in, the longest first."""
 Times = Any
 """Arrays of datetime64[s], or of float64 if times are numbers."""
 
@@ -52,8 +54,10 @@ class TimeIndex(Codec):
         """The time between two ticks, as text."""
         if self.unit == "number":
             return f"{self.every:g}"
-        noun = "working day" if self.unit == "business" else self.unit
-        return f"{self.every:g} {noun}{'s' * (self.every != 1)}"
+        long, noun = 1, "working day" if self.unit == "business" else str(self.unit)
+        if self.unit == "second":
+            long, noun = next(each for each in UNITS if self.every % each[0] == 0 or each[0] == 1)
+        return f"{self.every / long:g} {noun}{'s' * (self.every != long)}"
 
     @property
     def start(self) -> Times:
@@ -181,9 +185,9 @@ def fit(times: Times, form: str) -> TimeIndex:
             "time=none",
         )
     found, count = np.unique(gaps, return_counts=True)
-    usual = found[count.argmax()].astype(np.float64)
     if times.dtype.kind == "f":
-        return TimeIndex(origin=repr(float(times[0])), every=float(usual))
+        return TimeIndex(origin=repr(float(times[0])), every=float(found[count.argmax()]))
+    usual = found[count.argmax()] / np.timedelta64(1, "s")
     origin = str(times[0]).replace("T", " ")
     months = round(usual / (365.2425 / 12 * DAY))
     if usual >= 28 * DAY and abs(usual - months * 365.2425 / 12 * DAY) < 4 * DAY:

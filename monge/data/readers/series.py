@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ...core.errors import DataError, UsageError, nearest
 from ..codecs import time_index
 from ..codecs.base import Codec
-from ..codecs.date_format import FEW, is_date
 from ..codecs.scalar import finite, listed
 from ..codecs.sequence import is_uneven
 from ..codecs.sound import Sound, amplitude
@@ -23,8 +22,9 @@ from ..schema import Schema
 from . import tables
 from .base import RawData, RowLocations
 from .series_grid import Regular, regular, whole
+from .series_table import is_dates, is_numbers, joined_time, panel_of, widened
 
-SETTINGS = ("lookback", "horizon", "season", "time", "known", "borders", "calendar")
+SETTINGS = ("lookback", "horizon", "season", "time", "known", "borders", "calendar", "series")
 """Settings that make any input a series."""
 NONE = "none"
 """The value of data.time for a table whose rows are not a series."""
@@ -72,6 +72,13 @@ def text_beside(raw: RawData, time: str) -> str | None:
 
 def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
     """The table, with a note if it has dates but is not a series."""
+    if schema is None and not options.time and (panel := panel_of(raw)):
+        series, time = panel
+        note = (
+            f"rows are read as independent, as each time of {time!r} has a row for each name of "
+            f"{series!r}; set data.series={series} to read one series a name"
+        )
+        return replace(raw, notes=(*raw.notes, note))
     why = singly(raw, options) if schema is None else ""
     return (
         replace(
@@ -88,18 +95,6 @@ def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
     )
 
 
-def is_dates(column: Any) -> bool:
-    cells = column.dropna()
-    return len(cells) > 0 and all(map(is_date, cells.iloc[:FEW]))
-
-
-def is_numbers(column: Any) -> bool:
-    """Whether no cell is text."""
-    import pandas as pd
-
-    return bool(pd.api.types.is_numeric_dtype(column.dtype) or column.isna().all())
-
-
 def found(raw: RawData) -> str | None:
     """The column of times; None if there is none or no other column."""
     names = [
@@ -111,10 +106,21 @@ def found(raw: RawData) -> str | None:
     return names[0] if names and len(raw.values) > 1 else None
 
 
+def arranged(raw: RawData, options: Options, schema: Schema | None) -> RawData:
+    """The table with one column of times, and one for each series of a panel; what a run on a
+    series is given is read as a panel if it is one."""
+    wanted = None if schema is None else str(schema.field("time").key)
+    raw = joined_time(raw, options, wanted)
+    if schema is not None and not options.series and (panel := panel_of(raw)):
+        options = replace(options, series=panel[0])
+    return widened(raw, options)
+
+
 def read(raw: RawData, options: Options, schema: Schema | None) -> Series:
+    """The series of a table that is `arranged`, an array or sound."""
     if raw.table:
         return from_table(raw, options, schema)
-    for word in ("time", "known"):
+    for word in ("time", "known", "series"):
         if getattr(options, word):
             raise UsageError(
                 f"data.{word} names a column, but {raw.name} is not a table; remove it"
@@ -260,6 +266,7 @@ def joined(raw: RawData, pieces: list[NDArray[np.float64]], own: TimeIndex) -> S
 def windows(raw: RawData, options: Options, schema: Schema | None = None) -> RawData:
     """Cut the data into windows if it is a series: by a setting, a column of times or the schema
     of an earlier run."""
+    raw = arranged(raw, options, schema)
     if not is_series(raw, options, schema):
         return noted(raw, options, schema)
     series = read(raw, options, schema)

@@ -111,7 +111,7 @@ def whole(
     if not fills:
         raise DataError(
             f"column {names[column]!r} has no value at {when}, and "
-            f"{counted(int(holes.sum()), 'cell')} of {listed(empty)} empty; {REMEDY}",
+            f"{counted(int(holes.sum()), 'cell')} empty in {listed(empty)}; {REMEDY}",
             "gaps=fill",
         )
     steps, filled = np.arange(len(values)), values.copy()
@@ -133,4 +133,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def spell(time: Any) -> str:
-    return f"{time:g}" if isinstance(time, float) else str(time).replace("T", " ")
+    """A time; without the time of day where that is midnight."""
+    if isinstance(time, float):
+        return f"{time:g}"
+    return str(time).replace("T", " ").removesuffix(".000000").removesuffix(" 00:00:00")

@@ -7,7 +7,6 @@ way, in the direction of travel.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -149,7 +148,6 @@ class ContinuousBijection(Bijection):
             previous = y
 
 
-@functools.lru_cache(maxsize=8)
 def even_times(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """0, 1/n, ..., (n - 1)/n, (n, 1); not to be written to."""
+    """0, 1/n, ..., (n - 1)/n, (n, 1)."""
     return torch.arange(count, dtype=dtype, device=device)[:, None] / count
