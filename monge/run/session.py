@@ -19,7 +19,8 @@ from ..evaluate.likelihood import HeldOutScorer
 from ..train import checkpoint
 from ..train.budget import Budget
 from ..train.cost_estimate import FirstRows
-from ..train.loop import Progress, evaluate_ema, fit
+from ..train.distributed import ALONE, Workers
+from ..train.loop import Progress, agreed_metric, evaluate_ema, fit
 from ..train.trainer import EMA, Refit, Trainer
 from .storage import Log
 
@@ -50,7 +51,9 @@ class TrainingSession:
         precision: str,
         compiled: bool = False,
         trainer: Trainer | None = None,
+        workers: Workers = ALONE,
     ) -> None:
+        self.workers = workers
         self.folder, self.log, self.build, self.view = folder, log, build, view
         self.train_config, self.seed = train_config, seed
         self.precision, self.compiled = precision, compiled
@@ -61,13 +64,22 @@ class TrainingSession:
         self.trainer = trainer
         if saved:
             self.trainer.restore(*saved)
-        log.cut(self.trainer.step)
+        if workers.is_first:
+            log.cut(self.trainer.step)
 
     def new_trainer(self, again: bool = False) -> Trainer:
         """A trainer with initial weights on the rows of the fit, or of the refit."""
         rows = self.view.training("train+valid" if again else "train")
         seed = derive_seed(self.seed, "refit") if again else self.seed
-        return Trainer(self.build(), rows, self.train_config, seed, self.precision, self.compiled)
+        return Trainer(
+            self.build(),
+            rows,
+            self.train_config,
+            seed,
+            self.precision,
+            self.compiled,
+            self.workers,
+        )
 
     @property
     def scorer(self) -> HeldOutScorer:
@@ -130,7 +142,7 @@ class TrainingSession:
             return trainer
         trainer.model.load_state_dict(first.best_weights)
         trainer.ema = EMA(trainer.model, self.train_config.ema_decay)
-        goal = evaluate_ema(trainer, HeldOutScorer(trainer.model, self.view.split("train"))).value
+        goal = agreed_metric(trainer, HeldOutScorer(trainer.model, self.view.split("train"))).value
         trainer.refit = Refit(first.step - best, 2 * best, goal)
         return trainer
 
@@ -140,7 +152,8 @@ class TrainingSession:
         for progress in steps:
             since.append(progress)
             if progress.held_out or progress.stopped:
-                self.log.add(record(since))
+                if self.workers.is_first:
+                    self.log.add(record(since))
                 since.clear()
             if time.monotonic() - saved > SAVE_EVERY and not progress.stopped:
                 self.save()
@@ -158,6 +171,9 @@ class TrainingSession:
         self.save()
 
     def save(self) -> None:
+        """Write the checkpoint, in the first process."""
+        if not self.workers.is_first:
+            return
         if not self.trainer.is_finite:
             raise DivergenceError(
                 "the weights were no longer finite at step "
@@ -170,6 +186,8 @@ class TrainingSession:
         """Save the best weights. Weights that no regular evaluation has scored are scored once
         more and may win, but leave no trace in the checkpoint, so that resuming equals never
         having stopped."""
+        if not self.workers.is_first:
+            return
         score, weights, refit = self.trainer.best, self.trainer.best_weights, self.trainer.refit
         seconds = self.trainer.seconds
         if self.trainer.refit_done and stopped != "diverged":

@@ -177,6 +177,19 @@ def create(
     raise RunError(f"{wanted} exists; give --out another name, or --resume {wanted} to go on")
 
 
+def find_same(wanted: Path, numbered: bool, metadata: Mapping[str, Any]) -> Path | None:
+    """The newest run with this name, or a number where `numbered`, that has this metadata."""
+    found = None
+    for folder in candidates(wanted) if numbered else [wanted]:
+        if not (folder / "run.json").exists():
+            break
+        if read(folder, "run.json") == json.loads(json.dumps(metadata)):
+            found = folder
+        if not numbered:
+            break
+    return found
+
+
 def sweep_drafts(folder: Path) -> None:
     """Remove the drafts of run folders that killed processes left here; one that is being made
     takes seconds."""

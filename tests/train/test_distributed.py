@@ -1,0 +1,191 @@
+"""Batches that are cut into pieces, and several processes that compute them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import small_data
+import torch
+import worker_pair
+from candidates import subject
+from torch import nn
+from training import advance, assert_unbroken
+
+from monge.core.batch import Batch
+from monge.core.ensemble import Ensemble
+from monge.core.errors import LostWorkerError, RunError, UsageError
+from monge.core.model import Model
+from monge.core.rng import derive_seed
+from monge.core.train_config import TrainConfig
+from monge.train import checkpoint
+from monge.train.distributed import ALONE, Workers
+from monge.train.trainer import Trainer
+
+FAMILIES = (
+    "autoregressive.made:binary:",
+    "adversarial.dcgan:levels:",  # batch norm, two players, a closed-form monitor
+    "adversarial.wgan:real:",
+    "baseline.mixture:real:",  # EM on the whole split
+    "latent.vae:binary:",
+    "predict.logistic:label:picture",  # L-BFGS on the whole split
+)
+
+
+def largest_gap(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    gaps = [(one[key].double() - other[key].double()).abs() for key in one]
+    return max(float(gap.max()) for gap in gaps if gap.numel())
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def trained(name: str, steps: int = 5, **settings) -> Trainer:
+    made = worker_pair.trainer(name, **settings)
+    advance(made, steps)
+    return made
+
+
+@pytest.mark.parametrize(
+    "pieces", [{"accumulate": 3}, {"shards": 4}, {"shards": 2, "accumulate": 3}]
+)
+def test_pieces_of_unequal_size_equal_the_whole_batch(pieces):
+    """The loss of made is a mean over rows, without noise or batch statistics; 63 rows."""
+    whole = trained("autoregressive.made:binary:", shards=1)
+    cut = trained("autoregressive.made:binary:", **{"shards": 1, **pieces})
+    assert largest_gap(weights(whole), weights(cut)) < 1e-12
+    (terms, *_), (other, *_) = whole.read(), cut.read()
+    assert terms == pytest.approx(other, rel=1e-12)
+
+
+def test_weighted_rows_count_the_same_in_pieces():
+    def make(**settings):
+        made = worker_pair.trainer("autoregressive.made:binary:", **settings)
+        weight = torch.linspace(0.1, 2, len(made.rows.all), dtype=torch.float64)
+        made.rows.all = replace(made.rows.all, weight=weight)
+        advance(made, 4)
+        return weights(made)
+
+    assert largest_gap(make(shards=1), make(shards=5)) < 1e-12
+
+
+def test_lbfgs_on_pieces_of_the_split_equals_lbfgs():
+    name = "predict.logistic:label:picture"
+    whole, cut = trained(name, shards=1), trained(name, shards=4)
+    assert largest_gap(weights(whole), weights(cut)) < 1e-8
+
+
+class NoisyModel(Model):
+    """Logs the rows and the noise of each loss, moves one number and counts rows in a buffer."""
+
+    events = {"real"}
+
+    def __init__(self, space):
+        super().__init__(NoisyModel.Config(), space)
+        self.a, self.norm = nn.Parameter(torch.zeros(())), nn.BatchNorm1d(1, affine=False)
+        self.seen = []
+
+    def loss(self, batch: Batch):
+        noise = torch.randn(3)
+        self.norm(batch.x[:, :1])
+        self.seen.append((batch.row.tolist(), noise))
+        return {"loss": (batch.x[:, 0] - self.a) ** 2}
+
+    @classmethod
+    def smallest_config(cls, space):
+        return cls.Config()
+
+
+def noisy(**settings) -> Trainer:
+    space, batch = small_data.make("real")
+    made = Trainer(
+        NoisyModel(space), small_data.Rows(batch), TrainConfig(batch_size=100, **settings), seed=4
+    )
+    advance(made, 1)
+    return made
+
+
+def test_one_piece_is_seeded_by_step_and_update_alone():
+    """What runs were before batches could be cut."""
+    made = noisy()
+    ((rows, noise),) = made.model.seen
+    torch.manual_seed(derive_seed(4, "step", 0, "model"))
+    assert torch.equal(noise, torch.randn(3))
+    assert rows == made.index(0).tolist()
+
+
+def test_each_piece_has_its_own_noise_and_statistics():
+    made, x = noisy(shards=3), small_data.make("real")[1].x[:, 0]
+    rows, noise = zip(*made.model.seen, strict=True)
+    assert [row for piece in rows for row in piece] == made.index(0).tolist()
+    assert [len(piece) for piece in rows] == [34, 33, 33]
+    assert len({tuple(each.tolist()) for each in noise}) == 3
+    again = noisy(shards=1, accumulate=3)
+    assert all(torch.equal(a, b[1]) for a, b in zip(noise, again.model.seen, strict=True))
+    means = [float(x[list(piece)].mean()) * len(piece) / 100 for piece in rows]
+    assert float(made.model.norm.running_mean) == pytest.approx(0.1 * sum(means), rel=1e-4)
+    variances = [float(x[list(piece)].var()) * len(piece) / 100 for piece in rows]
+    expected = 0.9 + 0.1 * sum(variances)
+    assert float(made.model.norm.running_var) == pytest.approx(expected, rel=1e-4)
+    assert int(made.model.norm.num_batches_tracked) == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_resuming_a_cut_fit_changes_nothing(name, tmp_path):
+    assert_unbroken(lambda: worker_pair.trainer(name), tmp_path)
+
+
+def test_a_bootstrap_is_cut_like_any_batch():
+    case = subject("autoregressive.made", "binary", "")
+    config = Ensemble.Config(member=case.config, members=2, bag=True)
+
+    def make(shards: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = config.build(case.space).double()
+        rows = small_data.Rows(case.train.all.double())
+        made = Trainer(model, rows, replace(case.train_config, shards=shards), seed=1)
+        advance(made, 3)
+        assert int(model.bootstrap_rows) == len(rows)
+        return weights(made)
+
+    assert largest_gap(make(1), make(4)) < 1e-12
+
+
+def test_pieces_and_workers_that_do_not_fit_are_refused():
+    with pytest.raises(UsageError, match=r"\b63\b.*\b64\b"):
+        worker_pair.trainer(FAMILIES[0], shards=8, accumulate=8)
+    with pytest.raises(UsageError, match=r"\b4\b.*\b3\b"):
+        worker_pair.trainer(FAMILIES[0], Workers(0, 3), shards=4)
+
+
+def test_one_process_needs_no_other():
+    with ALONE.together():
+        assert ALONE.agree(lambda: math.pi) == math.pi
+    with pytest.raises(RunError, match="full"), ALONE.together():
+        raise RunError("full")
+    assert list(ALONE.share(4)) == [0, 1, 2, 3]
+    assert list(Workers(1, 2).share(4)) == [2, 3]
+    assert issubclass(LostWorkerError, RunError)
+
+
+def assert_equal_to_one_process(folder, steps, names, tolerance=1e-9):
+    worker_pair.train(folder, steps, *names)
+    gaps = {}
+    for name in names:
+        tensors, counters = checkpoint.load(worker_pair.path_of(folder, name))
+        expected, own = trained(name, steps).state()
+        assert counters == own
+        gaps[name] = largest_gap(expected, tensors)
+    assert {name: gap for name, gap in gaps.items() if not gap < tolerance} == {}
+
+
+def test_two_workers_equal_one_process(tmp_path):
+    assert_equal_to_one_process(tmp_path, 3, FAMILIES)
+
+
+@pytest.mark.slow
+def test_two_workers_equal_one_process_for_every_model(tmp_path):
+    assert_equal_to_one_process(tmp_path, 20, worker_pair.subjects())
