@@ -168,8 +168,8 @@ def naming_lost_workers() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise LostWorkerError(
-            "a worker of this fit ended before it was done; the last checkpoint is kept: "
-            "`monge fit --resume RUN` goes on from it"
+            "a worker of this fit ended before it was done; "
+            "`monge fit --resume RUN` goes on from its last checkpoint, if it wrote one"
         ) from error
 
 
@@ -278,8 +278,8 @@ def wait_for(workers: Sequence[subprocess.Popen[bytes]]) -> int:
     rank = next(rank for rank, code in enumerate(codes) if code) if failed is None else failed
     how = f"signal {-codes[rank]}" if codes[rank] < 0 else f"code {codes[rank]}"
     raise RunError(
-        f"worker {rank} of {len(workers)} ended with {how}; the last checkpoint is kept: "
-        "`monge fit --resume RUN` goes on from it"
+        f"worker {rank} of {len(workers)} ended with {how}; "
+        "`monge fit --resume RUN` goes on from its last checkpoint, if it wrote one"
     )
 
 
