@@ -115,11 +115,15 @@ FILES = (
     "metrics.json",
     "rows.npy",
     "compare.json",
+    "tune.json",
+    "journal.jsonl",
     "parts",
     "tokens",
     ".lock",
 )
-"""Files of runs and comparisons, besides checkpoints."""
+"""Files of runs, comparisons and searches, besides checkpoints."""
+OWN_FOLDER = ("run.json", "compare.json", "tune.json")
+"""Files that show that a folder is a run, a comparison or a search."""
 DRAFT_RUN, STALE_SECONDS = ".draft-", 3600
 """Prefix of a run folder that is being made, and the age at which it is certainly abandoned."""
 TRASH = ".trash"
@@ -309,7 +313,7 @@ def check_output_path(out: Path) -> Path:
     for folder in path.parents:
         first = path.relative_to(folder).parts[0].casefold()
         own = first in FILES or path.suffix.casefold() == ".safetensors"
-        if own and any((folder / name).is_file() for name in ("run.json", "compare.json")):
+        if own and any((folder / name).is_file() for name in OWN_FOLDER):
             raise UsageError(f"{out} is part of the run in {folder}; choose another file to write")
     return out
 
