@@ -8,7 +8,9 @@ that of models which take texts alone.
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from candidates import Subject, supported
 from training import advance
 
 from monge import registry
+from monge.core.errors import DataError, MongeError
 from monge.train import checkpoint, distributed
 from monge.train.trainer import Trainer
 
@@ -62,9 +65,50 @@ def path_of(folder: Path, subject: str) -> Path:
     return folder / f"{subject.replace(':', '-')}.safetensors"
 
 
+def exchange(group: distributed.Workers) -> dict[str, object]:
+    """What this process gets when both agree, fail or differ."""
+
+    def failing(rank: int) -> None:
+        if group.rank == rank:
+            raise DataError(f"no rows in {rank}")
+
+    found: dict[str, object] = {
+        "short": group.agree(lambda: [group.rank, None, "é"]),
+        "long": group.agree(lambda: "x" * 2000 + str(group.rank)),
+    }
+    for name, attempt in {
+        "agree": lambda: group.agree(lambda: failing(0)),
+        "same": lambda: group.check_same({"code": 1, "data": [1, 2]}),
+        "differ": lambda: group.check_same({"code": 1, "data": group.rank}),
+    }.items():
+        found[name] = outcome(attempt)
+    for rank in range(2):
+
+        def together(rank: int = rank) -> None:
+            with group.together():
+                failing(rank)
+
+        found[f"together {rank}"] = outcome(together)
+    tensors = [torch.full((2, 3), 1.0 + group.rank), torch.full((), 10.0 * group.rank)]
+    group.sum(tensors)
+    found["sum"] = [tensor.tolist() for tensor in tensors]
+    return found
+
+
+def outcome(attempt: Callable[[], object]) -> list[str]:
+    """The class and the sentence of the error, if there is one."""
+    try:
+        attempt()
+    except MongeError as error:
+        return [type(error).__name__, str(error)]
+    return []
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     group = distributed.join_workers()
+    exchanged = json.dumps(exchange(group))
+    (Path(sys.argv[1]) / f"exchanged-{group.rank}.json").write_text(exchanged)
     for each in sys.argv[3:]:
         made = trainer(each, group)
         advance(made, int(sys.argv[2]))

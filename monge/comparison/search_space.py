@@ -105,8 +105,10 @@ def value_at(config: Config, train_config: TrainConfig, name: str) -> Any:
     head, _, rest = name.partition(".")
     at: Any = train_config if head == "train" else config
     for part in (rest if head == "train" else name).split("."):
-        while part not in (kinds := hints(type(at))):  # type: ignore[arg-type]  # left out
-            at = getattr(at, part_with(at, part, kinds))
+        kind: Any = type(at)
+        while part not in hints(kind):  # the name of a nested configuration was left out
+            at = getattr(at, part_with(at, part, hints(kind)))
+            kind = type(at)
         at = getattr(at, part)
     return at
 

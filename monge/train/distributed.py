@@ -264,8 +264,7 @@ def wait_for(workers: Sequence[subprocess.Popen[bytes]]) -> int:
     """The exit code of the workers once all have ended; after the first failure the others are
     ended if they do not end by themselves."""
     failed, since = None, 0.0
-    while any(worker.poll() is None for worker in workers):
-        codes = [worker.returncode for worker in workers]
+    while None in (codes := [worker.poll() for worker in workers]):
         if failed is None and any(codes):
             failed, since = next(rank for rank, code in enumerate(codes) if code), time.monotonic()
         if failed is not None and time.monotonic() - since > GRACE_SECONDS:

@@ -43,6 +43,7 @@ from .optimiser import (
     trainable_updates,
     unpack,
 )
+from .precision import check_bf16
 from .regularisation import input_noise, l1_prox, weight_noise
 
 
@@ -239,6 +240,8 @@ class Trainer:
             (t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu")
         )
         self.bf16 = precision == "bf16"
+        if self.bf16:
+            check_bf16(self.device)
         self.updates, self.frozen = trainable_updates(model, train_config)
         if getattr(rows, "weight", None) is not None:
             refuse_weights(model, self.updates)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -19,7 +23,8 @@ from monge.core.errors import LostWorkerError, RunError, UsageError
 from monge.core.model import Model
 from monge.core.rng import derive_seed
 from monge.core.train_config import TrainConfig
-from monge.train import checkpoint
+from monge.run.run import load, start
+from monge.train import checkpoint, distributed
 from monge.train.distributed import ALONE, Workers
 from monge.train.trainer import Trainer
 
@@ -171,21 +176,116 @@ def test_one_process_needs_no_other():
     assert issubclass(LostWorkerError, RunError)
 
 
-def assert_equal_to_one_process(folder, steps, names, tolerance=1e-9):
-    worker_pair.train(folder, steps, *names)
+def gaps_to_one_process(folder, steps, names) -> dict[str, float]:
+    """The largest difference of any tensor of the state, for each subject."""
     gaps = {}
     for name in names:
         tensors, counters = checkpoint.load(worker_pair.path_of(folder, name))
         expected, own = trained(name, steps).state()
         assert counters == own
         gaps[name] = largest_gap(expected, tensors)
-    assert {name: gap for name, gap in gaps.items() if not gap < tolerance} == {}
+    return gaps
 
 
-def test_two_workers_equal_one_process(tmp_path):
-    assert_equal_to_one_process(tmp_path, 3, FAMILIES)
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The folder in which two processes have trained the families and exchanged values."""
+    folder = tmp_path_factory.mktemp("pair")
+    worker_pair.train(folder, 3, *FAMILIES)
+    return folder
+
+
+def test_two_workers_equal_one_process(pair):
+    gaps = gaps_to_one_process(pair, 3, FAMILIES)
+    assert {name: gap for name, gap in gaps.items() if not gap < 1e-9} == {}
+
+
+def test_workers_agree_fail_together_and_notice_differences(pair):
+    first, second = (json.loads((pair / f"exchanged-{rank}.json").read_text()) for rank in (0, 1))
+    for found in (first, second):
+        assert found["short"] == [0, None, "é"]
+        assert found["long"] == "x" * 2000 + "0"
+        assert found["same"] == []
+        assert found["sum"] == [[[3.0] * 3] * 2, 10.0]
+        kind, sentence = found["differ"]
+        assert kind == "RunError"
+        assert "data" in sentence
+        assert "code" not in sentence
+    for name, kind in {"agree": "DataError", "together 0": "DataError"}.items():
+        assert first[name] == [kind, "no rows in 0"]
+        assert second[name] == ["LostWorkerError", "no rows in 0"]
+    kind, sentence = first["together 1"]
+    assert kind == "RunError"
+    assert "no rows in 1" in sentence
+    assert second["together 1"][0] == "LostWorkerError"
+
+
+def fit(*words: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", "monge", "fit", *map(str, words), "-q")
+
+
+def run_command(words: tuple[str, ...], **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(words, env=settings, capture_output=True, text=True)
+
+
+def state_of(folder) -> dict[str, torch.Tensor]:
+    return checkpoint.load(folder / "last.safetensors")[0]
+
+
+def test_a_fit_by_two_workers_is_resumed_by_one(tmp_path):
+    small = ("made", "iris", "width=8", "train.eval_every=4")
+    done = run_command(
+        fit(*small, "--workers", 2, "--budget", "6steps", "--out", tmp_path / "two")
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    run = load(tmp_path / "two")
+    assert run.metadata["train"]["shards"] == 2
+    assert [entry["step"] for entry in run.log] == [4, 6]
+    for _ in run.train("10steps"):
+        pass
+    whole = start("made", "iris", *small[2:], "train.shards=2", out=tmp_path / "one")
+    for _ in whole.train("10steps"):
+        pass
+    assert largest_gap(state_of(run.folder), state_of(whole.folder)) < 1e-4  # single precision
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_ends_early_ends_all_with_one_sentence(rank, monkeypatch, capfd):
+    monkeypatch.setattr(distributed, "GRACE_SECONDS", 1.0)
+    program = f"import os, time; os.environ['RANK'] == '{rank}' and os.kill(os.getpid(), 9); "
+    program += "time.sleep(60)"
+    with pytest.raises(RunError, match=rf"worker {rank} .*\b9\b"):
+        distributed.launch([sys.executable, "-c", program], 2, 1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_exit_code_is_that_of_the_first_worker():
+    program = "import os, sys; sys.exit(2 * (os.environ['RANK'] == '0'))"
+    assert distributed.launch([sys.executable, "-c", program], 2, 1) == 2
+
+
+def test_a_fit_that_torchrun_starts_again_goes_on_in_its_folder(tmp_path, monkeypatch):
+    first = start("made", "iris", "width=8", name="mine")
+    for _ in first.train("3steps"):
+        pass
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    again = start("made", "iris", "width=8", name="mine")
+    assert again.folder == first.folder
+    for _ in again.train("6steps"):
+        pass
+    assert again.result["step"] == 6
+    other = start("made", "iris", "width=9", name="mine")
+    assert other.folder != first.folder
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    assert start("made", "iris", "width=8", name="mine").folder != first.folder
 
 
 @pytest.mark.slow
 def test_two_workers_equal_one_process_for_every_model(tmp_path):
-    assert_equal_to_one_process(tmp_path, 20, worker_pair.subjects())
+    names = worker_pair.subjects()
+    worker_pair.train(tmp_path, 20, *names)
+    gaps = gaps_to_one_process(tmp_path, 20, names)
+    print("largest gap of", len(gaps), "models:", max(gaps.values()))
+    assert {name: gap for name, gap in gaps.items() if not gap < 1e-9} == {}
