@@ -143,7 +143,9 @@ def start(
         again = storage.find_same(wanted, not out, metadata) if was_restarted() else None
         return str(again or storage.create(wanted, not out, files, helpers))
 
-    run = Run(Path(workers.agree(create)), compute, setup.view)
+    folder = Path(workers.agree(create))
+    with workers.together():  # the machines share the folder
+        run = Run(folder, compute, setup.view)
     run.notes, run.trainer = setup.view.notes, trainer
     run.form = form
     return run
@@ -333,6 +335,7 @@ class Run(SavedRun):
             self.trainer = None
             try:
                 yield from session.train(limit, should_stop)
+                workers.barrier()  # the files of the run are there in every process
             finally:
                 if workers.is_first:
                     self._reset()

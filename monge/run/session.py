@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DivergenceError
+from ..core.errors import DivergenceError, LostWorkerError
 from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import derive_seed
@@ -167,7 +167,8 @@ class TrainingSession:
         stopped = (progress and progress.stopped) or "budget"
         self.save_best(stopped)
         if progress and stopped == "diverged":
-            raise DivergenceError(progress.sentence)
+            kind = DivergenceError if self.workers.is_first else LostWorkerError  # one says so
+            raise kind(progress.sentence)
         self.save()
 
     def save(self) -> None:

@@ -139,8 +139,8 @@ class Workers:
         self.sum([torch.zeros(1)])
 
     def check_same(self, about: Mapping[str, Any]) -> None:
-        """Raise RunError in every process unless all have the same of each thing, such as code and
-        data."""
+        """Raise RunError unless all processes have the same of each thing, such as code and
+        data; the first one says which differs, and the others end without a word."""
         if self.size == 1:
             return
         own = [digest(json.dumps(value, sort_keys=True)) for value in about.values()]
@@ -151,7 +151,8 @@ class Workers:
         for rank, other in enumerate(others):
             for place, name in enumerate(about):
                 if other[place] != others[0][place]:
-                    raise RunError(
+                    kind = RunError if self.is_first else LostWorkerError
+                    raise kind(
                         f"expected the same {name} in every worker, found another in worker "
                         f"{rank} than in worker 0; start them all with the same version of the "
                         "library, the same files and the same settings"
@@ -204,12 +205,6 @@ def join_workers() -> Workers:
         with naming_lost_workers():
             dist.init_process_group(timeout=TIMEOUT)
     return Workers(rank, size)
-
-
-def leave_workers() -> None:
-    """Close the connections to the other processes, if there are any."""
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def was_restarted() -> bool:
@@ -271,11 +266,11 @@ def wait_for(workers: Sequence[subprocess.Popen[bytes]]) -> int:
             for worker in workers:
                 worker.kill()
         time.sleep(0.05)
-    codes = [worker.returncode for worker in workers]
-    if codes[0] > 0 or not any(codes):
-        return codes[0]
-    rank = next(rank for rank, code in enumerate(codes) if code) if failed is None else failed
-    how = f"signal {-codes[rank]}" if codes[rank] < 0 else f"code {codes[rank]}"
+    ended = [worker.returncode for worker in workers]
+    if ended[0] > 0 or not any(ended):
+        return ended[0]
+    rank = next(rank for rank, code in enumerate(ended) if code) if failed is None else failed
+    how = f"signal {-ended[rank]}" if ended[rank] < 0 else f"code {ended[rank]}"
     raise RunError(
         f"worker {rank} of {len(workers)} ended with {how}; "
         "`monge fit --resume RUN` goes on from its last checkpoint, if it wrote one"
