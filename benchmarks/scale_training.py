@@ -36,6 +36,8 @@ from monge.train.trainer import Trainer
 from .sides import InMemoryRows
 
 WIDTH, ROWS, BATCH = 1024, 4096, 512
+LONGEST_LIFE = 15.0
+"""Seconds of training after which a worker is killed at the latest; checkpoints are 10 apart."""
 FIT = ("-m", "monge", "fit", "made", "iris", "width=64", "train.patience=0", "-q")
 
 
@@ -99,10 +101,10 @@ def kills(count: int) -> None:
         known: set[int] = set()
         while killed < count and job.poll() is None:
             workers = [pid for pid in children(job.pid) if pid not in known]
-            if len(workers) < 2 or not (folder / "broken" / "run.json").exists():
+            if len(workers) < 2 or not has_begun(folder / "broken", workers[0]):
                 time.sleep(0.1)
                 continue
-            time.sleep(random.uniform(0, 20))
+            time.sleep(random.uniform(0, LONGEST_LIFE))
             victim = random.choice(workers)
             if job.poll() is None and victim in children(job.pid):
                 os.kill(victim, signal.SIGKILL)
@@ -135,6 +137,14 @@ def is_readable(folder: Path) -> bool:
         print(error)
         return False
     return True
+
+
+def has_begun(folder: Path, worker: int) -> bool:
+    """Whether this worker has begun to train: it cuts the log to the step of its checkpoint."""
+    log, process = folder / "log.jsonl", Path(f"/proc/{worker}")
+    return (
+        log.exists() and process.exists() and log.stat().st_mtime > process.stat().st_mtime + 0.1
+    )
 
 
 def step_of(folder: Path) -> int:

@@ -35,6 +35,7 @@ from ..core.errors import LostWorkerError, MongeError, RunError, UsageError
 T = TypeVar("T")
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells each process that it starts."""
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 MESSAGE_BYTES = 512
 """Bytes of an agreed value that are sent at once; a longer one takes a second message."""
 TIMEOUT = timedelta(days=7)
@@ -203,13 +204,16 @@ def join_workers() -> Workers:
         )
     if not dist.is_initialized():
         with naming_lost_workers():
-            dist.init_process_group(timeout=TIMEOUT)
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=TIMEOUT))
+            # torchrun keeps one store over restarts, and with it the addresses of dead workers
+            store = dist.PrefixStore(f"attempt {os.environ.get(RESTARTS, '0')}", store)
+            dist.init_process_group(store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     return Workers(rank, size)
 
 
 def was_restarted() -> bool:
     """Whether torchrun started this process again after a worker had ended."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    return os.environ.get(RESTARTS, "0") != "0"
 
 
 LAUNCHED = "MONGE_LAUNCHED"
