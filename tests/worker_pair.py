@@ -1,4 +1,5 @@
-"""Training by two processes: `train` runs this file as both of them, which walk some subjects.
+"""Training by two processes: `train` runs this file as both of them, which exchange values, fit a
+small run and walk some subjects.
 
     python worker_pair.py FOLDER STEPS SUBJECT...
 
@@ -21,8 +22,12 @@ from training import advance
 
 from monge import registry
 from monge.core.errors import DataError, MongeError
+from monge.run.run import start
 from monge.train import checkpoint, distributed
 from monge.train.trainer import Trainer
+
+SMALL_FIT = ("made", "iris", "width=8", "train.eval_every=4")
+"""Model, data and settings of the run that both processes fit, in the folder `run`."""
 
 
 def subjects() -> list[str]:
@@ -109,6 +114,8 @@ if __name__ == "__main__":
     group = distributed.join_workers()
     exchanged = json.dumps(exchange(group))
     (Path(sys.argv[1]) / f"exchanged-{group.rank}.json").write_text(exchanged)
+    for _ in start(*SMALL_FIT, out=Path(sys.argv[1]) / "run").train("6steps"):
+        pass
     for each in sys.argv[3:]:
         made = trainer(each, group)
         advance(made, int(sys.argv[2]))

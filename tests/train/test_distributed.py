@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -17,6 +15,8 @@ from candidates import subject
 from torch import nn
 from training import advance, assert_unbroken
 
+from monge.cli.fit import command as fit_command
+from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.ensemble import Ensemble
 from monge.core.errors import LostWorkerError, RunError, UsageError
@@ -220,35 +220,34 @@ def test_workers_agree_fail_together_and_notice_differences(pair):
     assert second["together 1"][0] == "LostWorkerError"
 
 
-def fit(*words: str) -> tuple[str, ...]:
-    return (sys.executable, "-P", "-m", "monge", "fit", *map(str, words), "-q")
-
-
-def run_command(words: tuple[str, ...], **environment: str) -> subprocess.CompletedProcess[str]:
-    settings = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(words, env=settings, capture_output=True, text=True)
-
-
 def state_of(folder) -> dict[str, torch.Tensor]:
     return checkpoint.load(folder / "last.safetensors")[0]
 
 
-def test_a_fit_by_two_workers_is_resumed_by_one(tmp_path):
-    small = ("made", "iris", "width=8", "train.eval_every=4")
-    done = run_command(
-        fit(*small, "--workers", 2, "--budget", "6steps", "--out", tmp_path / "two")
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    run = load(tmp_path / "two")
+def test_a_run_of_two_workers_is_resumed_by_one(pair, tmp_path):
+    run = load(pair / "run")
     assert run.metadata["train"]["shards"] == 2
     assert [entry["step"] for entry in run.log] == [4, 6]
     for _ in run.train("10steps"):
         pass
-    whole = start("made", "iris", *small[2:], "train.shards=2", out=tmp_path / "one")
+    whole = start(*worker_pair.SMALL_FIT, "train.shards=2", out=tmp_path / "one")
     for _ in whole.train("10steps"):
         pass
     assert largest_gap(state_of(run.folder), state_of(whole.folder)) < 1e-4  # single precision
+
+
+def test_workers_get_the_command_line_without_their_number(monkeypatch):
+    launched = []
+    monkeypatch.setattr(distributed, "launch", lambda *words: launched.append(words) or 3)
+    words = ["made", "iris", "width=8", "--given", "a", "--given", "b", "--seed", "4", "-q"]
+    assert attempt(["fit", *words, "--workers", "2"]) == 3
+    ((command, count, threads),) = launched
+    assert count == 2
+    assert threads >= 1
+    assert command[:5] == [sys.executable, "-P", "-m", "monge", "fit"]
+    context = fit_command.make_context("fit", command[5:])
+    expected = fit_command.make_context("fit", words)
+    assert context.params == expected.params
 
 
 @pytest.mark.parametrize("rank", [0, 1])
