@@ -1,6 +1,6 @@
 """One fit by two processes: throughput, equality with one process, and workers that are killed.
 
-    python -m benchmarks.scale_training throughput [--rounds 3] [--steps 60]
+    python -m benchmarks.scale_training throughput [--rounds 3] [--steps 60] [--batch 512]
     python -m benchmarks.scale_training kills [--kills 20]
 
 `throughput` trains a masked network of two million weights with the same global batch in one
@@ -35,26 +35,26 @@ from monge.train.trainer import Trainer
 
 from .sides import InMemoryRows
 
-WIDTH, ROWS, BATCH = 1024, 4096, 512
+WIDTH, ROWS = 1024, 4096
 LONGEST_LIFE = 15.0
 """Seconds of training after which a worker is killed at the latest; checkpoints are 10 apart."""
 FIT = ("-m", "monge", "fit", "made", "iris", "width=64", "train.patience=0", "-q")
 
 
-def make_trainer(workers: distributed.Workers) -> Trainer:
+def make_trainer(workers: distributed.Workers, batch: int) -> Trainer:
     torch.manual_seed(0)
     x = (torch.rand(ROWS, 784) < 0.3).float()
     space = Space(kind="binary", shape=(784,), mean=(0.3,), rows=ROWS)
     model = registry.find("autoregressive.made").Config(width=WIDTH).build(space)
-    config = TrainConfig(batch_size=BATCH, shards=2, warmup=0)
+    config = TrainConfig(batch_size=batch, shards=2, warmup=0)
     return Trainer(model, InMemoryRows(x), config, workers=workers)
 
 
-def time_steps(steps: int) -> None:
+def time_steps(steps: int, batch: int) -> None:
     """Print the wall and the CPU time of some steps, in the first process."""
     torch.set_num_threads(1)
     workers = distributed.join_workers()
-    trainer = make_trainer(workers)
+    trainer = make_trainer(workers, batch)
     for _ in range(3):
         trainer.train_step(1.0)
     workers.barrier()
@@ -65,8 +65,9 @@ def time_steps(steps: int) -> None:
         print(time.perf_counter() - wall, time.process_time() - busy)
 
 
-def throughput(rounds: int, steps: int) -> None:
+def throughput(rounds: int, steps: int, batch: int) -> None:
     command = [sys.executable, "-m", "benchmarks.scale_training", "steps", "--steps", str(steps)]
+    command += ["--batch", str(batch)]
     times: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
     for _ in range(rounds):
         for count, found in times.items():
@@ -85,7 +86,9 @@ def throughput(rounds: int, steps: int) -> None:
             found.append((wall, busy))
     for place, name in enumerate(("wall", "CPU of the first process")):
         one, two = (statistics.median(each[place] for each in times[count]) for count in (1, 2))
-        print(f"{steps} steps, {name}: one {one:.2f} s, two {two:.2f} s, ratio {one / two:.2f}")
+        print(
+            f"{steps} steps of {batch} rows, {name}: one {one:.2f} s, two {two:.2f} s, ratio {one / two:.2f}"
+        )
 
 
 def kills(count: int) -> None:
@@ -157,11 +160,12 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["throughput", "kills", "steps"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--kills", type=int, default=20)
     chosen = parser.parse_args()
     if chosen.what == "steps":
-        time_steps(chosen.steps)
+        time_steps(chosen.steps, chosen.batch)
     elif chosen.what == "kills":
         kills(chosen.kills)
     else:
-        throughput(chosen.rounds, chosen.steps)
+        throughput(chosen.rounds, chosen.steps, chosen.batch)

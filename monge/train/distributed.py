@@ -90,7 +90,7 @@ class Workers:
             return
         failed = torch.zeros(self.size)
         failed[self.rank] = error is not None
-        self.sum([failed])
+        (failed,) = self.sum([failed])
         if not failed.any():
             return
         source = int(failed.argmax())
@@ -124,16 +124,18 @@ class Workers:
                     dist.broadcast(dense, source)
                     tensor.copy_(dense)
 
-    def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Replace the tensors by their sums over all processes, in one message."""
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums of the tensors over all processes, computed in one message."""
         if self.size == 1 or not tensors:
-            return
+            return list(tensors)
         with naming_lost_workers(), torch.no_grad():
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             dist.all_reduce(flat)
-            pieces = flat.split([tensor.numel() for tensor in tensors])
-            for tensor, piece in zip(tensors, pieces, strict=True):
-                tensor.copy_(piece.view_as(tensor))
+        pieces = flat.split([tensor.numel() for tensor in tensors])
+        return [
+            piece.view_as(tensor).to(tensor.dtype)
+            for piece, tensor in zip(pieces, tensors, strict=True)
+        ]
 
     def barrier(self) -> None:
         """Wait until every process is here."""

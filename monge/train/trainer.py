@@ -115,24 +115,29 @@ class PieceSums:
                 [param.grad is not None for param in self.params], dtype=total.dtype
             ).to(total.device)
             changed = state.changed.to(total)
-            for param in self.params:
-                param.grad = torch.zeros_like(param) if param.grad is None else param.grad
-            grads = [param.grad for param in self.params if param.grad is not None]
-            workers.sum([*grads, *self.losses.values(), total, has_grad, changed])
-            for param, there in zip(self.params, has_grad.tolist(), strict=True):
-                param.grad = param.grad if there else None
+            grads = [
+                torch.zeros_like(param) if param.grad is None else param.grad
+                for param in self.params
+            ]
+            sums = iter(workers.sum([*grads, *self.losses.values(), total, has_grad, changed]))
+            grads = [next(sums) for _ in grads]
+            self.losses = {name: next(sums) for name in self.losses}
+            total, has_grad, changed = sums
+            for param, grad, there in zip(self.params, grads, has_grad.tolist(), strict=True):
+                param.grad = grad if there else None
             state.changed = changed > 0
         state.merge(workers)
         return self.losses, total
 
 
 class LossState:
-    """Buffers that losses change, such as the statistics of batch norm. Every piece starts from
-    the values before the first, and afterwards real values are the mean over the pieces, whose
-    weights are their shares of the rows."""
+    """Saved buffers that losses change, such as the statistics of batch norm. Every piece starts
+    from the values before the first, and afterwards real values are the mean over the pieces,
+    whose weights are their shares of the rows."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.buffers = list(model.buffers())
+        saved = model.state_dict(keep_vars=True)
+        self.buffers = [buffer for name, buffer in model.named_buffers() if name in saved]
         self.before: list[Tensor] = []
         self.sums: dict[int, Tensor] = {}
         self.changed = torch.zeros(len(self.buffers), dtype=torch.bool)
@@ -161,8 +166,7 @@ class LossState:
         """Put the mean over all pieces of all processes into the buffers that changed."""
         places = [place for place in self.changed_places if self.before[place].is_floating_point()]
         means = [self.sums.get(place, self.shares * self.before[place]) for place in places]
-        workers.sum(means)
-        for place, mean in zip(places, means, strict=True):
+        for place, mean in zip(places, workers.sum(means), strict=True):
             self.buffers[place].copy_(mean)
 
 
