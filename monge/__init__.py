@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .comparison.api import compare
+    from .comparison.tuning import tune
     from .core.abilities import (
         Ability,
         CanComplete,
@@ -117,11 +118,13 @@ __all__ = [
     "fit",
     "load",
     "open",
+    "tune",
     "write_report",
 ]
 
 EXPORTS = {
     "comparison.api": ("compare",),
+    "comparison.tuning": ("tune",),
     "core.abilities": (
         "Ability",
         "CanComplete",

@@ -5,6 +5,7 @@ Ctrl-C saves a checkpoint and prints how to resume; a run killed at any moment c
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,14 @@ if TYPE_CHECKING:
 )
 @click.option("--threads", type=THREADS, default=0, help="CPU threads; 0: torch decides.")
 @click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes on this machine that train together, each on its part of every batch; they "
+    "share the cores. On several machines: torchrun ... -m monge fit ...",
+)
+@click.option(
     "--compile",
     "compiled",
     is_flag=True,
@@ -88,6 +97,7 @@ def command(
     device: str,
     precision: str,
     threads: int,
+    workers: int,
     compiled: bool,
 ) -> None:
     """Train MODEL on DATA (a built-in name, a file or a folder).
@@ -97,10 +107,14 @@ def command(
     """
     from ..run import run as runs
     from ..run.saved import ComputeConfig
+    from ..train import distributed
     from ..train.budget import Budget
 
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
+    if workers > 1 and not dry_run:
+        raise click.exceptions.Exit(launch_workers(click.get_current_context(), workers))
+    distributed.stop_with_launcher()
     compute = ComputeConfig(device, precision, threads, compiled)
     if resume:
         extra = [*filter(None, (model, data, *settings)), *given, *target]
@@ -132,8 +146,32 @@ def command(
     if dry_run:
         print_cost(console, run, budget)
         return
+    if not distributed.join_workers().is_first:
+        for _ in run.train(budget):
+            pass
+        return
     train(console, run, budget)
     report(console, run)
+
+
+def launch_workers(context: click.Context, workers: int) -> int:
+    """Run this command as several processes; the exit code."""
+    from ..comparison.runner import cores
+    from ..train.distributed import launch
+
+    words = [sys.executable, "-P", "-m", "monge", "fit"]
+    for param in context.command.params:
+        value = context.params[param.name or ""]
+        if param.name == "workers" or value in (None, False, ()):
+            continue
+        if isinstance(param, click.Argument):
+            words += map(str, value if isinstance(value, tuple) else [value])
+        elif value is True:
+            words.append(param.opts[-1])
+        else:
+            for each in value if isinstance(value, tuple) else [value]:
+                words += [param.opts[-1], str(each)]
+    return launch(words, workers, max(cores() // workers, 1))
 
 
 def print_cost(console: Console, run: Run, budget: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from ..core.errors import MongeError, nearest, shorten_words
+from ..core.errors import LostWorkerError, MongeError, nearest, shorten_words
 from ..core.memory import gigabytes, is_out_of_memory, memory_limit
 from ..registry import error_in_user_file
 
@@ -157,6 +157,9 @@ def attempt(args: list[str]) -> int:
         )
     except BrokenPipeError:
         return 1
+    except LostWorkerError as error:
+        first = os.environ.get("RANK", "0") == "0"  # of several processes one speaks
+        return print_error(str(error), error.code, args) if first else error.code
     except MongeError as error:
         if debug:
             raise

@@ -8,7 +8,6 @@ It prints its cost as a line of JSON before training, and stops when its standar
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from ..run import storage
 from ..run.figures import write_figures
 from ..run.run import Run, load, start
 from ..run.saved import ComputeConfig
+from ..train.distributed import watch_parent
 from .runner import RESULTS, Comparison
 
 ROWS = "rows.npy"
@@ -83,12 +83,6 @@ def evaluate(run: Run) -> None:
         "judging": time.monotonic() - started,
     }
     storage.write(run.folder / RESULTS, json.dumps(storage.with_format(results), indent=1) + "\n")
-
-
-def watch_parent(parent: IO[str]) -> None:
-    """Ask this process to stop when its parent exits or closes the pipe."""
-    parent.read()
-    signal.raise_signal(signal.SIGTERM)
 
 
 def main(args: list[str]) -> int:

@@ -44,6 +44,10 @@ class RunError(MongeError, RuntimeError):
     """A run directory is missing, damaged, locked or of another format."""
 
 
+class LostWorkerError(RunError):
+    """Another process of the same fit ended, or failed and says so itself."""
+
+
 class DivergenceError(MongeError, ArithmeticError):
     """Training produced a value that is not finite."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
-from .config import Config, Range
+from .config import MAX_LAYERS, Config, Range
 from .errors import UsageError
 
 
@@ -66,6 +66,9 @@ class TrainConfig(OptimiserConfig):
         "rates": "lr_multipliers",
         "batch": "batch_size",
         "bs": "batch_size",
+        "accumulation": "accumulate",
+        "accumulate_grad_batches": "accumulate",
+        "gradient_accumulation_steps": "accumulate",
         "scheduler": "schedule",
         "lr_schedule": "schedule",
         "average": "ema_decay",
@@ -79,6 +82,12 @@ class TrainConfig(OptimiserConfig):
     }
     batch_size: Annotated[int, Range(1)] = 128
     """Rows per step; at most the number of training rows."""
+    shards: Annotated[int, Range(1, MAX_LAYERS)] = 1
+    """Pieces that a batch is cut into, each with its own noise and batch statistics; as many
+    processes as divide them train together (--workers). By default the number of processes."""
+    accumulate: Annotated[int, Range(1, MAX_LAYERS)] = 1
+    """Pieces that each shard is cut into in turn, one after the other, which need less memory; the
+    gradient is the mean over all rows of the batch."""
     bucket_by_length: bool = False
     """Whether batches hold rows of similar length, which reduces padding; rows and batches are
     shuffled in each epoch."""
@@ -112,6 +121,11 @@ class TrainConfig(OptimiserConfig):
     """Steps after which training is complete, whatever the budget; 0 for no limit."""
     updates: Mapping[str, OptimiserConfig] = field(default_factory=dict)
     """Optimiser settings of single updates by name: train.updates.critic.lr=2e-4."""
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that the batch of an update with parameters is cut into."""
+        return self.shards * self.accumulate
 
     def optimiser_config(self, update: str) -> OptimiserConfig:
         """The optimiser settings of the update of this name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +44,7 @@ from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
 from ..evaluate.suite import flat
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
+from ..train.distributed import code_digest, join_workers, was_restarted
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
 from . import diagnostics, storage
@@ -99,37 +101,66 @@ def start(
     """Create a run directory: data opened, model built, nothing trained yet. A budget
     of less than one step is refused."""
     check_seed(seed)
-    overrides, compute = Overrides.parse(settings), compute or ComputeConfig()
-    what, form = (what, None) if isinstance(what, str | Path) else frames.opened(what)
-    precision = PRECISION if compute.precision == "auto" else compute.precision
-    setup = resolve_setup(model, what, overrides, event, given, target, ensemble, bag)
-    metadata = {
-        "monge": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        **setup.metadata,
-        "seed": seed,
-        "precision": precision,
-    }
-    wanted = Path(out) if out else storage.default_path(name or setup.title)
-    helpers = {field: storage.locate(part.run) for field, part in submodels(setup.config)}
-    network = build(setup.config, setup.view.space, seed, compute, helpers, setup.train_config)
-    # invalid settings are reported before there is a directory
-    trainer = Trainer(
-        network, setup.view.training(), setup.train_config, seed, precision, compute.compiled
-    )
-    if budget is not None:
-        Budget.check(budget, trainer.epoch_steps)
-    files = {
-        "run.json": storage.with_format(metadata),
-        "fields.json": storage.with_format(setup.view.to_dict()),
-        **setup.view.selection.schema.vocabulary_files(),
-    }
-    where = storage.create(wanted, not out, files, helpers)
-    run = Run(where, compute, setup.view)
+    workers = join_workers()
+    with workers.together():
+        overrides, compute = Overrides.parse(settings), compute or ComputeConfig()
+        what, form = (what, None) if isinstance(what, str | Path) else frames.opened(what)
+        precision = PRECISION if compute.precision == "auto" else compute.precision
+        setup = resolve_setup(
+            model, what, overrides, event, given, target, ensemble, bag, workers.size
+        )
+        metadata = {
+            "monge": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            **setup.metadata,
+            "seed": seed,
+            "precision": precision,
+        }
+        wanted = Path(out) if out else storage.default_path(name or setup.title)
+        helpers = {field: storage.locate(part.run) for field, part in submodels(setup.config)}
+        network = build(setup.config, setup.view.space, seed, compute, helpers, setup.train_config)
+        # invalid settings are reported before there is a directory
+        trainer = Trainer(
+            network,
+            setup.view.training(),
+            setup.train_config,
+            seed,
+            precision,
+            compute.compiled,
+            workers,
+        )
+        if budget is not None:
+            Budget.check(budget, trainer.epoch_steps)
+        files = {
+            "run.json": storage.with_format(metadata),
+            "fields.json": storage.with_format(setup.view.to_dict()),
+            **setup.view.selection.schema.vocabulary_files(),
+        }
+    workers.check_same(shared_facts(metadata))
+
+    def create() -> str:
+        again = storage.find_same(wanted, not out, metadata) if was_restarted() else None
+        return str(again or storage.create(wanted, not out, files, helpers))
+
+    folder = Path(workers.agree(create))
+    with workers.together():  # the machines share the folder
+        run = Run(folder, compute, setup.view)
     run.notes, run.trainer = setup.view.notes, trainer
     run.form = form
     return run
+
+
+def shared_facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What all processes that train together must have in common."""
+    return {
+        "code": code_digest(),
+        "version of Python": metadata["python"],
+        "version of torch": metadata["torch"],
+        "data": metadata["data"]["fingerprint"],
+        "settings": {name: metadata[name] for name in ("model", "config", "train", "seed")},
+        "space": metadata["space"],
+    }
 
 
 def fit(
@@ -223,7 +254,8 @@ def fit(
         budget=budget,
     )
     follow(run.train(budget), progress)
-    run.diagnose()
+    if join_workers().is_first:
+        run.diagnose()
     return run
 
 
@@ -279,24 +311,34 @@ class Run(SavedRun):
                 f"{self.folder} was compacted and cannot be resumed; start a new run, or use this "
                 "one as it is"
             )
-        view = self.opened or self.open_view()
-        with locked(self.folder), stop_requested() as should_stop:
-            session = TrainingSession(
-                self.folder,
-                self.log,
-                self.build,
-                view,
-                self.train_config,
-                self.metadata["seed"],
-                self.precision,
-                self.compute.compiled,
-                self.trainer,
-            )
+        workers = join_workers()
+        with workers.together():
+            view = self.opened or self.open_view()
+        workers.check_same(shared_facts(self.metadata) | {"budget": budget})
+        with ExitStack() as held:
+            with workers.together():
+                if workers.is_first:
+                    held.enter_context(locked(self.folder))
+                session = TrainingSession(
+                    self.folder,
+                    self.log,
+                    self.build,
+                    view,
+                    self.train_config,
+                    self.metadata["seed"],
+                    self.precision,
+                    self.compute.compiled,
+                    self.trainer,
+                    workers,
+                )
+            should_stop = held.enter_context(stop_requested())
             self.trainer = None
             try:
                 yield from session.train(limit, should_stop)
+                workers.barrier()  # the files of the run are there in every process
             finally:
-                self._reset()
+                if workers.is_first:
+                    self._reset()
 
     def _reset(self) -> None:
         """Drop the loaded weights and write the card of the new ones."""

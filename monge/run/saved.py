@@ -55,6 +55,8 @@ class ComputeConfig:
         name = self.device
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
+            if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several on this machine
+                name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
         count = {
             "cpu": 1,
             "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,

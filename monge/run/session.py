@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DivergenceError
+from ..core.errors import DivergenceError, LostWorkerError
 from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import derive_seed
@@ -19,7 +19,8 @@ from ..evaluate.likelihood import HeldOutScorer
 from ..train import checkpoint
 from ..train.budget import Budget
 from ..train.cost_estimate import FirstRows
-from ..train.loop import Progress, evaluate_ema, fit
+from ..train.distributed import ALONE, Workers
+from ..train.loop import Progress, agreed_metric, evaluate_ema, fit
 from ..train.trainer import EMA, Refit, Trainer
 from .storage import Log
 
@@ -53,7 +54,9 @@ class TrainingSession:
         precision: str,
         compiled: bool = False,
         trainer: Trainer | None = None,
+        workers: Workers = ALONE,
     ) -> None:
+        self.workers = workers
         self.folder, self.log, self.build, self.view = folder, log, build, view
         self.train_config, self.seed = train_config, seed
         self.precision, self.compiled = precision, compiled
@@ -64,13 +67,22 @@ class TrainingSession:
         self.trainer = trainer
         if saved:
             self.trainer.restore(*saved)
-        log.cut(self.trainer.step)
+        if workers.is_first:
+            log.cut(self.trainer.step)
 
     def new_trainer(self, again: bool = False) -> Trainer:
         """A trainer with initial weights on the rows of the fit, or of the refit."""
         rows = self.view.training("train+valid" if again else "train")
         seed = derive_seed(self.seed, "refit") if again else self.seed
-        return Trainer(self.build(), rows, self.train_config, seed, self.precision, self.compiled)
+        return Trainer(
+            self.build(),
+            rows,
+            self.train_config,
+            seed,
+            self.precision,
+            self.compiled,
+            self.workers,
+        )
 
     @property
     def scorer(self) -> HeldOutScorer:
@@ -133,7 +145,7 @@ class TrainingSession:
             return trainer
         trainer.model.load_state_dict(first.best_weights)
         trainer.ema = EMA(trainer.model, self.train_config.ema_decay)
-        goal = evaluate_ema(trainer, HeldOutScorer(trainer.model, self.view.split("train"))).value
+        goal = agreed_metric(trainer, HeldOutScorer(trainer.model, self.view.split("train"))).value
         trainer.refit = Refit(first.step - best, 2 * best, goal)
         return trainer
 
@@ -144,7 +156,8 @@ class TrainingSession:
         for progress in steps:
             since.append(progress)
             if progress.held_out or progress.stopped:
-                self.log.add(record(since))
+                if self.workers.is_first:
+                    self.log.add(record(since))
                 since.clear()
             pause = min(max(saved - start, FIRST_SAVE), SAVE_EVERY)
             if time.monotonic() - saved > pause and not progress.stopped:
@@ -159,10 +172,14 @@ class TrainingSession:
         stopped = (progress and progress.stopped) or "budget"
         self.save_best(stopped)
         if progress and stopped == "diverged":
-            raise DivergenceError(progress.sentence)
+            kind = DivergenceError if self.workers.is_first else LostWorkerError  # one says so
+            raise kind(progress.sentence)
         self.save()
 
     def save(self) -> None:
+        """Write the checkpoint, in the first process."""
+        if not self.workers.is_first:
+            return
         if not self.trainer.is_finite:
             raise DivergenceError(
                 "the weights were no longer finite at step "
@@ -175,6 +192,8 @@ class TrainingSession:
         """Save the best weights. Weights that no regular evaluation has scored are scored once
         more and may win, but leave no trace in the checkpoint, so that resuming equals never
         having stopped."""
+        if not self.workers.is_first:
+            return
         score, weights, refit = self.trainer.best, self.trainer.best_weights, self.trainer.refit
         seconds = self.trainer.seconds
         if self.trainer.refit_done and stopped != "diverged":

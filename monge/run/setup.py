@@ -46,8 +46,10 @@ def resolve_setup(
     target: str | Sequence[str] | None,
     ensemble: int,
     bag: bool,
+    workers: int = 1,
 ) -> RunSetup:
-    """Resolve everything that needs no seed, no directory and no device."""
+    """Resolve everything that needs no seed, no directory and no device; a batch has as many
+    shards as there are processes unless the overrides set another number."""
     for command in ("sample", "score"):
         if late := getattr(overrides, command):
             raise UsageError(
@@ -71,7 +73,8 @@ def resolve_setup(
         source, view = opened, opened.view(event, given, target)
     proposed = inherited(defaults.config, overrides.model) if isinstance(model, str) else model
     proposed, settings = preset(short, model_class, view.space, proposed, overrides.model)
-    config, train_config = proposed.override(*settings), defaults.train.override(*overrides.train)
+    config = proposed.override(*settings)
+    train_config = replace(defaults.train, shards=workers).override(*overrides.train)
     if ensemble or bag:
         config, train_config = as_ensemble(config, train_config, ensemble, bag)
     origin = {

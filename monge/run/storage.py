@@ -124,11 +124,15 @@ FILES = (
     "metrics.json",
     "rows.npy",
     "compare.json",
+    "tune.json",
+    "journal.jsonl",
     "parts",
     "tokens",
     ".lock",
 )
-"""Files of runs and comparisons, besides checkpoints."""
+"""Files of runs, comparisons and searches, besides checkpoints."""
+OWN_FOLDER = ("run.json", "compare.json", "tune.json")
+"""Files that show that a folder is a run, a comparison or a search."""
 DRAFT_RUN, LOCK_SECONDS = ".draft-", 60
 """Prefix of a run folder that is being made, and the age at which it is certainly locked, unless
 it is abandoned."""
@@ -207,6 +211,19 @@ def check_writable_name(folder: Path) -> None:
             f"expected a folder whose name is UTF-8, found {str(folder)!a}; give --out or "
             "MONGE_RUNS another"
         ) from None
+
+
+def find_same(wanted: Path, numbered: bool, metadata: Mapping[str, Any]) -> Path | None:
+    """The newest run with this name, or a number where `numbered`, that has this metadata."""
+    found = None
+    for folder in candidates(wanted) if numbered else [wanted]:
+        if not (folder / "run.json").exists():
+            break
+        if read(folder, "run.json") == json.loads(json.dumps(metadata)):
+            found = folder
+        if not numbered:
+            break
+    return found
 
 
 def sweep_drafts(folder: Path) -> None:
@@ -329,7 +346,7 @@ def check_output_path(out: Path) -> Path:
     for folder in path.parents:
         first = path.relative_to(folder).parts[0].casefold()
         own = first in FILES or path.suffix.casefold() == ".safetensors"
-        if own and any((folder / name).is_file() for name in ("run.json", "compare.json")):
+        if own and any((folder / name).is_file() for name in OWN_FOLDER):
             raise UsageError(f"{out} is part of the run in {folder}; choose another file to write")
     return out
 

@@ -96,7 +96,7 @@ def estimate(
     # Tracing shapes takes longer than most fits in closed form, so those have a lower bound only.
     working = StepMemory(0, is_lower_bound=True)
     if timed or any(update.params for update in updates):
-        working = step_memory(model, rows, updates, batch_size, precision)
+        working = step_memory(model, rows, updates, batch_size, precision, train_config.pieces)
     step = None
     if timed:
         step, measured = trial(model, rows, train_config, seed, precision)

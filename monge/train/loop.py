@@ -96,32 +96,40 @@ def fit(
 
     A report is yielded every `report_every` seconds and at every metric from `evaluate`. A
     budget of seconds includes a last evaluation: the time of the previous one is reserved for it,
-    or, before the first, the estimate of `estimate_eval_seconds`.
+    or, before the first, the estimate of `estimate_eval_seconds`. Of several processes the first
+    evaluates, measures the time and decides; all yield the same reports.
     """
+    workers = trainer.workers
     config = trainer.train_config
     limit = 0 if trainer.refit else config.max_steps
     end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, limit)
     length = trainer.schedule_steps = schedule_length(config, trainer.schedule_steps, end.steps)
     clock = TrainingClock(trainer)
-    stopped = stop_reason(trainer, end, should_stop, 0.0)
+
+    def reason() -> str | None:
+        return stop_reason(trainer, end, should_stop, clock.eval_seconds or 0.0)
+
+    stopped = workers.agree(reason)
     while stopped is None:
         trainer.train_step(lr_factor(config, trainer.age, length))
         clock.tick()
-        if clock.eval_seconds is None and evaluate and trainer.seconds > end.seconds / 2:
+        half_over = trainer.seconds > end.seconds / 2
+        if clock.eval_seconds is None and evaluate and half_over and workers.is_first:
             clock.eval_seconds = estimate_eval_seconds()
             clock.tick()
-        stopped = stop_reason(trainer, end, should_stop, clock.eval_seconds or 0.0)
         due = trainer.step % trainer.eval_every == 0
-        if not (due or stopped or clock.since_report > report_every):
+        stopped, wanted = workers.agree(lambda: (reason(), clock.since_report > report_every))
+        if not (due or stopped or wanted):
             continue
         terms, norms, sentence = trainer.read()
         metric, best = None, False
         if due and evaluate and not sentence:
-            found = evaluate_ema(trainer, evaluate)
+            trainer.synchronise()
+            found = agreed_metric(trainer, evaluate)
             best = trainer.update_best(found)
             metric = None if trainer.refit else found  # a refit trains on the held-out rows
             clock.record_eval()
-            stopped = stop_reason(trainer, end, should_stop, clock.eval_seconds or 0.0)
+            stopped = workers.agree(reason)
         stopped = "diverged" if sentence else stopped
         yield Progress(
             trainer.step,
@@ -172,6 +180,13 @@ def evaluate_ema(trainer: Trainer, evaluate: Evaluate) -> Metric:
     trainer.model.eval()
     with trainer.ema.swapped(), torch.no_grad():
         return evaluate()
+
+
+def agreed_metric(trainer: Trainer, evaluate: Evaluate) -> Metric:
+    """The held-out metric that the first process computes."""
+    if trainer.workers.size == 1:
+        return evaluate_ema(trainer, evaluate)
+    return Metric(**trainer.workers.agree(lambda: evaluate_ema(trainer, evaluate).to_dict()))
 
 
 def stop_reason(

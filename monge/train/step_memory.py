@@ -83,10 +83,15 @@ class StepMemory:
 
 
 def step_memory(
-    model: Model, rows: RowSource, updates: Sequence[Update], batch_size: int, precision: str
+    model: Model,
+    rows: RowSource,
+    updates: Sequence[Update],
+    batch_size: int,
+    precision: str,
+    pieces: int = 1,
 ) -> StepMemory:
-    """Peak bytes of batches, activations and gradients in one step of these updates. Neither the
-    model nor torch's random state changes."""
+    """Peak bytes of batches, activations and gradients in one step of these updates, whose batches
+    are cut into `pieces`. Neither the model nor torch's random state changes."""
     example = rows.batch(torch.zeros(1, dtype=torch.long))
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     known, gauge = KnownValues(fake_mode), MemoryGauge()
@@ -100,7 +105,8 @@ def step_memory(
                     for param in update.params:
                         param.grad = torch.empty_like(param)
             for update, own in pairs:
-                count = (len(rows) if own.whole else batch_size) * own.batches
+                count = len(rows) if own.whole else batch_size
+                count = own.batches * (math.ceil(count / pieces) if own.params else count)
                 with gauge:
                     trace(update, known.batch(example, count), precision)
         except (*UNTRACEABLE, *MISLED) as error:

@@ -3,15 +3,17 @@ bookkeeping and checkpoint state.
 
 Step k is a pure function of (seed, k, the state before k): torch is seeded before every update and
 the rows of a batch come from the permutation of their epoch. No random state is stored, and a run
-that was interrupted and resumed equals one that was not, bit for bit.
+that was interrupted and resumed equals one that was not, bit for bit. A batch may be cut into
+pieces (see `distributed`): then the noise of a piece is a function of (seed, k, update, piece).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ from ..core.rng import derive_seed, make_generator, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource, bucketed
 from .checkpoint import check_same_names
+from .distributed import ALONE, Workers
 from .optimiser import (
     check_slots,
     flush_denormals,
@@ -40,6 +43,7 @@ from .optimiser import (
     trainable_updates,
     unpack,
 )
+from .precision import check_bf16
 from .regularisation import input_noise, l1_prox, weight_noise
 
 
@@ -83,6 +87,103 @@ class EMA:
         """Copy these weights into the live model."""
         for name, p in self.live.items():
             p.copy_(weights[name])
+
+
+class PieceSums:
+    """Sums over the pieces of a batch: of gradients, which torch adds in place, and of losses."""
+
+    def __init__(self, params: Sequence[nn.Parameter]) -> None:
+        self.params = params
+        self.losses: Losses = {}
+        self.total: Tensor | None = None
+        for param in params:
+            param.grad = None
+
+    def add(self, losses: Losses, total: Tensor, share: float) -> None:
+        for name, term in losses.items():
+            mean = share * term.detach().mean()
+            self.losses[name] = self.losses[name] + mean if name in self.losses else mean
+        self.total = share * total if self.total is None else self.total + share * total
+
+    def reduced(self, workers: Workers, state: LossState) -> tuple[Losses, Tensor]:
+        """The loss terms and their sum, and the gradients in place, over all processes. A gradient
+        that is None in some of them counts as 0 there and stays None if it is so in all."""
+        assert self.total is not None
+        total = self.total.clone()
+        if workers.size > 1:
+            has_grad = torch.tensor(
+                [param.grad is not None for param in self.params], dtype=total.dtype
+            ).to(total.device)
+            changed = state.changed.to(total)
+            grads = [
+                torch.zeros_like(param) if param.grad is None else param.grad
+                for param in self.params
+            ]
+            sums = iter(workers.sum([*grads, *self.losses.values(), total, has_grad, changed]))
+            grads = [next(sums) for _ in grads]
+            self.losses = {name: next(sums) for name in self.losses}
+            total, has_grad, changed = sums
+            for param, grad, there in zip(self.params, grads, has_grad.tolist(), strict=True):
+                param.grad = grad if there else None
+            state.changed = changed > 0
+        state.merge(workers)
+        return self.losses, total
+
+
+class LossState:
+    """Saved buffers that losses change, such as the statistics of batch norm. Every piece starts
+    from the values before the first, and afterwards real values are the mean over the pieces,
+    whose weights are their shares of the rows."""
+
+    def __init__(self, model: nn.Module) -> None:
+        saved = model.state_dict(keep_vars=True)
+        self.buffers = [buffer for name, buffer in model.named_buffers() if name in saved]
+        self.before: list[Tensor] = []
+        self.sums: dict[int, Tensor] = {}
+        self.changed = torch.zeros(len(self.buffers), dtype=torch.bool)
+        self.shares = 0.0  # of the rows, in the pieces that ended
+
+    @contextmanager
+    def piece(self, share: float) -> Iterator[None]:
+        """The block computes the loss of a `share` of the rows."""
+        self.before = self.before or [buffer.detach().clone() for buffer in self.buffers]
+        for place in self.changed_places:
+            self.buffers[place].copy_(self.before[place])
+        yield
+        for place, (buffer, old) in enumerate(zip(self.buffers, self.before, strict=True)):
+            if not self.changed[place] and not torch.equal(buffer, old):
+                self.changed[place] = True
+                self.sums[place] = self.shares * old if self.shares else torch.zeros_like(old)
+            if self.changed[place] and old.is_floating_point():
+                self.sums[place] += share * buffer
+        self.shares += share
+
+    @property
+    def changed_places(self) -> list[int]:
+        return self.changed.nonzero()[:, 0].tolist()
+
+    def merge(self, workers: Workers) -> None:
+        """Put the mean over all pieces of all processes into the buffers that changed."""
+        places = [place for place in self.changed_places if self.before[place].is_floating_point()]
+        means = [self.sums.get(place, self.shares * self.before[place]) for place in places]
+        for place, mean in zip(places, workers.sum(means), strict=True):
+            self.buffers[place].copy_(mean)
+
+
+def check_pieces(train_config: TrainConfig, batch_size: int, workers: Workers) -> None:
+    """UsageError unless every piece has a row and every process as many pieces."""
+    pieces = train_config.pieces
+    if pieces > batch_size:
+        raise UsageError(
+            f"expected train.shards times train.accumulate of at most the {batch_size} rows of a "
+            f"batch, found {pieces}; use fewer pieces or workers, or a larger train.batch_size"
+        )
+    if pieces % workers.size:
+        fitting = [size for size in range(1, pieces + 1) if pieces % size == 0]
+        raise UsageError(
+            f"expected a number of workers that divides the {pieces} pieces of a batch, found "
+            f"{workers.size}; use {' or '.join(map(str, fitting[-4:]))}"
+        )
 
 
 def refuse_weights(model: Model, updates: Sequence[Update]) -> None:
@@ -135,12 +236,16 @@ class Trainer:
         seed: int = 0,
         precision: str = "fp32",
         compiled: bool = False,
+        workers: Workers = ALONE,
     ) -> None:
+        self.workers = workers
         self.model, self.rows, self.train_config, self.seed = model, rows, train_config, seed
         self.device = next(
             (t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu")
         )
         self.bf16 = precision == "bf16"
+        if self.bf16:
+            check_bf16(self.device)
         self.updates, self.frozen = trainable_updates(model, train_config)
         if getattr(rows, "weight", None) is not None:
             refuse_weights(model, self.updates)
@@ -153,6 +258,8 @@ class Trainer:
         ]
         self.ema = EMA(model, train_config.ema_decay)
         self.batch_size = min(train_config.batch_size, len(rows))
+        self.pieces = train_config.pieces
+        check_pieces(train_config, self.batch_size, workers)
         self.epoch_steps = steps_per_epoch(len(rows), self.batch_size, self.updates)
         self.eval_every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
         self.step, self.evals_without_improvement, self.seconds = 0, 0, 0.0
@@ -203,24 +310,33 @@ class Trainer:
             self.epoch_order = (epoch, order)
         return self.epoch_order[1][place * self.batch_size : (place + 1) * self.batch_size]
 
-    def batch(self, number: int, update: Update | None = None) -> Batch:
-        """The number-th batch, or the `batches` consecutive ones that an update takes at once."""
+    def batch(self, number: int, update: Update | None = None, piece: int | None = None) -> Batch:
+        """The number-th batch, or the `batches` consecutive ones that an update takes at once; or
+        one piece of it."""
         index = self.index(number)
         if update and update.batches > 1:
             index = torch.cat([index, *(self.index(number + k) for k in range(1, update.batches))])
         if update and update.rows:
             index = update.rows(index, len(self.rows))
+        if update and piece is not None:
+            index = self.cut(index, update, piece)
         batch = replace(self.rows.batch(index, train=True).to(self.device), step=self.age)
         noise = self.train_config.input_noise
         return input_noise(batch, self.model.space, noise) if noise else batch
 
-    def whole(self, update: Update) -> Batch:
+    def cut(self, index: Tensor, update: Update, piece: int) -> Tensor:
+        """A piece of each of the batches that an update takes at once."""
+        parts = index.chunk(update.batches)
+        return torch.cat([part.tensor_split(self.pieces)[piece] for part in parts])
+
+    def whole(self, update: Update, piece: int | None = None) -> Batch:
         if self.whole_split is None:
             self.whole_split = self.rows.whole().to(self.device)
         batch, noise = replace(self.whole_split, step=self.age), self.train_config.input_noise
-        if update.rows or update.batches > 1:
+        if update.rows or update.batches > 1 or piece is not None:
             index = torch.arange(len(batch)).repeat(update.batches)
-            batch = batch[update.rows(index, len(batch)) if update.rows else index]
+            index = update.rows(index, len(batch)) if update.rows else index
+            batch = batch[index if piece is None else self.cut(index, update, piece)]
         return input_noise(batch, self.model.space, noise) if noise else batch
 
     def initialise(self) -> None:
@@ -229,7 +345,13 @@ class Trainer:
         count = min(len(self.rows), MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
         self.model.initialise_from_data(self.rows.batch(index, train=True).to(self.device))
+        self.synchronise()
         self.ema = EMA(self.model, self.train_config.ema_decay)
+
+    def synchronise(self) -> None:
+        """Give every process the weights of the first, from which those of other processors may
+        differ by rounding."""
+        self.workers.broadcast([*self.model.parameters(), *self.model.buffers()])
 
     def set_train_mode(self) -> None:
         """Put the model in training mode, frozen modules in evaluation mode."""
@@ -248,28 +370,43 @@ class Trainer:
             if self.age % update.every:
                 continue
             reseed(derive_seed(self.seed, "step", self.age, update.name), self.device)
-            for _ in range(update.repeat):
-                batch = self.whole(update) if update.whole else self.batch(number, update)
+            for turn in range(update.repeat):
+                self.apply_update(place, update, self.read_pieces(update, number, turn), scale)
                 number += 0 if update.whole else update.batches
-                self.apply_update(place, update, batch, scale)
         self.ema.update(self.age)
         self.step += 1
         if self.age % DENORMAL_FLUSH_STEPS == 0:
             for each in filter(None, self.optimisers):
                 flush_denormals(each)
 
-    def apply_update(self, number: int, update: Update, batch: Batch, scale: float) -> None:
+    def read_pieces(self, update: Update, number: int, turn: int) -> Iterator[Batch]:
+        """The pieces of the batch that this process computes, one after the other and with torch
+        seeded for each; the batch itself if it is not cut. An update without parameters, which
+        changes the state of the model, sees all rows in every process."""
+        read = partial(self.whole, update) if update.whole else partial(self.batch, number, update)
+        if self.pieces == 1 or not update.params:
+            yield read()
+            return
+        for piece in self.workers.share(self.pieces):
+            keys = ("step", self.age, update.name, turn, piece)
+            reseed(derive_seed(self.seed, *keys), self.device)
+            yield read(piece=piece)
+
+    def apply_update(
+        self, number: int, update: Update, pieces: Iterable[Batch], scale: float
+    ) -> None:
         """One optimiser step of the parameters of update `number`, and of no others."""
         moving = self.optimisers[number]
         if moving is None:
+            (batch,) = pieces
             with torch.no_grad():
                 self.log_losses(update.name, self.losses[number](batch))
             return
         settings = self.settings[number]
         if isinstance(moving, LBFGS):
-            self.lbfgs_step(moving, number, update, batch, settings)
+            self.lbfgs_step(moving, number, update, list(pieces), settings)
             return
-        losses, _ = self.backward(number, update, batch, settings)
+        losses, _ = self.backward(number, update, pieces, settings)
         if settings.grad_clip:
             norm = nn.utils.clip_grad_norm_(update.params, settings.grad_clip)
             self.pending_norms.append((self.step, update.name, norm))
@@ -281,9 +418,32 @@ class Trainer:
         self.log_losses(update.name, losses)
 
     def backward(
-        self, number: int, update: Update, batch: Batch, settings: OptimiserConfig
+        self, number: int, update: Update, pieces: Iterable[Batch], settings: OptimiserConfig
     ) -> tuple[Losses, Tensor]:
-        """The loss terms and their sum, after computing its gradients for the update's params."""
+        """The loss terms and their sum, after computing its gradients for the update's params: of
+        a batch that is cut, the means over all its rows, here and in the other processes."""
+        if self.pieces == 1:
+            (batch,) = pieces
+            return self.piece_backward(number, update, batch, settings)
+        count = update.batches * (len(self.rows) if update.whole else self.batch_size)
+        sums, state = PieceSums(update.params), LossState(self.model)
+        for batch in pieces:
+            share = len(batch) / count
+            with state.piece(share):
+                losses, total = self.piece_backward(number, update, batch, settings, share)
+            sums.add(losses, total, share)
+        return sums.reduced(self.workers, state)
+
+    def piece_backward(
+        self,
+        number: int,
+        update: Update,
+        batch: Batch,
+        settings: OptimiserConfig,
+        share: float | None = None,
+    ) -> tuple[Losses, Tensor]:
+        """The loss terms of one piece and their sum, after computing its gradients, which are
+        added to those of other pieces if the piece is a `share` of the batch."""
         with (
             weight_noise(update.params, settings.weight_noise)
             if settings.weight_noise
@@ -294,21 +454,32 @@ class Trainer:
             if batch.weight is not None:
                 losses = {name: term * batch.weight for name, term in losses.items()}
             total = torch.stack([term.mean() for term in losses.values()]).sum()
-            for param in update.params:
-                param.grad = None
-            total.backward(inputs=list(update.params))
+            if share is None:
+                for param in update.params:
+                    param.grad = None
+            (total if share is None else share * total).backward(inputs=list(update.params))
         return losses, total.detach()
 
     def lbfgs_step(
-        self, moving: LBFGS, number: int, update: Update, batch: Batch, settings: OptimiserConfig
+        self,
+        moving: LBFGS,
+        number: int,
+        update: Update,
+        pieces: Sequence[Batch],
+        settings: OptimiserConfig,
     ) -> None:
         """One iteration of L-BFGS. Every evaluation, also of other steps, uses the same noise: a
         line search needs a deterministic function."""
         evaluated: list[Losses] = []
 
+        def seeded() -> Iterator[Batch]:
+            for piece, batch in zip(self.workers.share(self.pieces), pieces, strict=True):
+                own = () if self.pieces == 1 else (piece,)
+                reseed(derive_seed(self.seed, "search", update.name, *own), self.device)
+                yield batch
+
         def closure() -> Tensor:
-            reseed(derive_seed(self.seed, "search", update.name), self.device)
-            losses, total = self.backward(number, update, batch, settings)
+            losses, total = self.backward(number, update, seeded(), settings)
             evaluated.append(losses)
             for param in update.params if settings.weight_decay else ():
                 weight = param.detach()

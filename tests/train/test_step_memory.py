@@ -276,3 +276,13 @@ def test_sizes_that_spare_the_check_tell_the_weights_of_every_model():
 def test_layers_are_bounded():
     with pytest.raises(UsageError, match=str(MAX_LAYERS)):
         MLP.Config(depth=MAX_LAYERS + 1)
+
+
+def test_a_batch_in_pieces_needs_the_memory_of_a_piece():
+    model, rows, train_config = build("autoregressive.made")
+    train_config = replace(train_config, batch_size=512)
+    whole, cut, small = (
+        estimate(model, rows, replace(train_config, **changes), timed=False).working
+        for changes in ({}, {"accumulate": 2, "shards": 4}, {"batch_size": 64})
+    )
+    assert cut == small < whole

@@ -70,7 +70,7 @@ def test_each_update_moves_its_own_parameters_alone():
     subject = trainer(TrainConfig(batch_size=100, optimiser="sgd", lr=0.1, warmup=0))
     a, b = subject.model.a, subject.model.b
     before = b.detach().clone()
-    subject.apply_update(0, subject.updates[0], subject.batch(0), 1.0)
+    subject.apply_update(0, subject.updates[0], [subject.batch(0)], 1.0)
     assert torch.equal(b, before)
     assert b.grad is None
     mean = subject.batch(0).x[:, 0].mean()

@@ -1,0 +1,171 @@
+"""One fit by two processes: throughput, equality with one process, and workers that are killed.
+
+    python -m benchmarks.scale_training throughput [--rounds 3] [--steps 60] [--batch 512]
+    python -m benchmarks.scale_training kills [--kills 20]
+
+`throughput` trains a masked network of two million weights with the same global batch in one
+process of one thread and in two, alternately, and prints the ratio of wall times and of the CPU
+time that the first process needs: on a busy machine only the second is fair. `kills` starts a fit
+under torchrun with two workers, kills a worker at a random moment again and again, checks that the
+run folder can be read after each, and compares the weights with those of an unbroken fit by two
+workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from monge import registry
+from monge.core.space import Space
+from monge.core.train_config import TrainConfig
+from monge.run.run import load
+from monge.train import checkpoint, distributed
+from monge.train.trainer import Trainer
+
+from .sides import InMemoryRows
+
+WIDTH, ROWS = 1024, 4096
+LONGEST_LIFE = 15.0
+"""Seconds of training after which a worker is killed at the latest; checkpoints are 10 apart."""
+FIT = ("-m", "monge", "fit", "made", "iris", "width=64", "train.patience=0", "-q")
+
+
+def make_trainer(workers: distributed.Workers, batch: int) -> Trainer:
+    torch.manual_seed(0)
+    x = (torch.rand(ROWS, 784) < 0.3).float()
+    space = Space(kind="binary", shape=(784,), mean=(0.3,), rows=ROWS)
+    model = registry.find("autoregressive.made").Config(width=WIDTH).build(space)
+    config = TrainConfig(batch_size=batch, shards=2, warmup=0)
+    return Trainer(model, InMemoryRows(x), config, workers=workers)
+
+
+def time_steps(steps: int, batch: int) -> None:
+    """Print the wall and the CPU time of some steps, in the first process."""
+    torch.set_num_threads(1)
+    workers = distributed.join_workers()
+    trainer = make_trainer(workers, batch)
+    for _ in range(3):
+        trainer.train_step(1.0)
+    workers.barrier()
+    wall, busy = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        trainer.train_step(1.0)
+    if workers.is_first:
+        print(time.perf_counter() - wall, time.process_time() - busy)
+
+
+def throughput(rounds: int, steps: int, batch: int) -> None:
+    command = [sys.executable, "-m", "benchmarks.scale_training", "steps", "--steps", str(steps)]
+    command += ["--batch", str(batch)]
+    times: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for count, found in times.items():
+            with tempfile.TemporaryFile("w+") as out:
+                saved = os.dup(1)
+                os.dup2(out.fileno(), 1)
+                try:
+                    if count == 1:
+                        subprocess.run(command, check=True)
+                    else:
+                        assert distributed.launch(command, count, 1) == 0
+                finally:
+                    os.dup2(saved, 1)
+                out.seek(0)
+                wall, busy = map(float, out.read().split())
+            found.append((wall, busy))
+    for place, name in enumerate(("wall", "CPU of the first process")):
+        one, two = (statistics.median(each[place] for each in times[count]) for count in (1, 2))
+        print(
+            f"{steps} steps of {batch} rows, {name}: one {one:.2f} s, two {two:.2f} s, ratio {one / two:.2f}"
+        )
+
+
+def kills(count: int) -> None:
+    folder = Path(tempfile.mkdtemp())
+    words = (*FIT, "--budget", f"{100 * count}steps")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = [sys.executable, *torchrun, "--max-restarts", str(count + 1), *words]
+    command += ["--out", str(folder / "broken")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with open(folder / "torchrun.log", "w") as log:
+        job = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        killed = unreadable = 0
+        known: set[int] = set()
+        while killed < count and job.poll() is None:
+            workers = [pid for pid in children(job.pid) if pid not in known]
+            if len(workers) < 2 or not has_begun(folder / "broken", workers[0]):
+                time.sleep(0.1)
+                continue
+            time.sleep(random.uniform(0, LONGEST_LIFE))
+            victim = random.choice(workers)
+            if job.poll() is None and victim in children(job.pid):
+                os.kill(victim, signal.SIGKILL)
+                killed, known = killed + 1, known | set(workers)
+                unreadable += not is_readable(folder / "broken")
+                step = step_of(folder / "broken")
+                print(f"kill {killed} ({victim}), checkpoint of step {step}", flush=True)
+        print(f"killed {killed} times, {unreadable} unreadable folders, code {job.wait()}")
+    whole = [sys.executable, *words, "--workers", "2", "--out", str(folder / "whole")]
+    subprocess.run(whole, check=True, env=environment, stdout=subprocess.DEVNULL)
+    broken, unbroken = (
+        checkpoint.load(folder / name / "last.safetensors")[0] for name in ("broken", "whole")
+    )
+    gap = max(float((broken[key].double() - unbroken[key].double()).abs().max()) for key in broken)
+    print(f"largest difference of any tensor to the unbroken fit: {gap:g}")
+
+
+def children(parent: int) -> list[int]:
+    """The processes whose parent this is."""
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in listed]
+
+
+def is_readable(folder: Path) -> bool:
+    try:
+        load(folder).summary  # noqa: B018
+        if (folder / "last.safetensors").exists():
+            checkpoint.load(folder / "last.safetensors")
+    except Exception as error:
+        print(error)
+        return False
+    return True
+
+
+def has_begun(folder: Path, worker: int) -> bool:
+    """Whether this worker has begun to train: it cuts the log to the step of its checkpoint."""
+    log, process = folder / "log.jsonl", Path(f"/proc/{worker}")
+    return (
+        log.exists() and process.exists() and log.stat().st_mtime > process.stat().st_mtime + 0.1
+    )
+
+
+def step_of(folder: Path) -> int:
+    path = folder / "last.safetensors"
+    return checkpoint.about(path)["step"] if path.exists() else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["throughput", "kills", "steps"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--kills", type=int, default=20)
+    chosen = parser.parse_args()
+    if chosen.what == "steps":
+        time_steps(chosen.steps, chosen.batch)
+    elif chosen.what == "kills":
+        kills(chosen.kills)
+    else:
+        throughput(chosen.rounds, chosen.steps, chosen.batch)

@@ -1,0 +1,468 @@
+"""Search the settings of a model: many fits on one dataset, chosen by Optuna.
+
+A search is a folder: tune.json holds its plan, journal.jsonl every trial with its settings and
+held-out metrics, each trial is a run folder in it, and the best of them is kept. The first trial
+has the default settings. A trial that is worse than the median of those before it at the same
+fraction of the budget is stopped. A search killed at any moment goes on with the same command, an
+interrupted trial from its checkpoint. The held-out rows choose the best, so its metric on them is
+optimistic: `monge evaluate` measures it on test rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import shutil
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..core.config import Overrides
+from ..core.errors import MongeError, RunError, UsageError, check_seed
+from ..core.metric import Metric
+from ..plot.importance import write_importances
+from ..run import storage
+from ..run.figures import write_figures
+from ..run.run import Run, load, start
+from ..run.saved import ComputeConfig
+from ..run.setup import RunSetup, resolve_setup
+from ..train.budget import Budget
+from ..train.loop import Progress
+from .search_space import Dimension, default_dimensions, split_settings, value_at
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE, JOURNAL, FIGURE = "tune.json", "journal.jsonl", "importances.png"
+BUDGET = "60s"
+CHECKS = 10
+"""Times in a trial at which it may be stopped: once a tenth of its budget."""
+FIRST_WHOLE = 5
+"""Trials that are never stopped, so that others have something to be compared with."""
+FEWEST_FOR_IMPORTANCES = 5
+"""Complete trials from which importances are computed."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One trial: its settings, its held-out metric and how it ended."""
+
+    number: int
+    settings: dict[str, Any]
+    state: str  # complete, stopped (as worse than the median), failed
+    held_out: Metric | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The result of a search: all trials, the run of the best, and how much each setting
+    matters."""
+
+    folder: Path
+    trials: list[TrialResult]
+    importances: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def default(self) -> TrialResult | None:
+        """The trial with the default settings, or the nearest to them in the ranges."""
+        return next((each for each in self.trials if each.number == 0 and each.held_out), None)
+
+    @property
+    def best(self) -> TrialResult:
+        """The trial with the best held-out metric."""
+        best: TrialResult | None = None
+        for each in self.trials:
+            if each.held_out and each.held_out.better_than(best.held_out if best else None):
+                best = each
+        if best is None:
+            why = next((each.failure for each in self.trials if each.failure), "none has ended")
+            raise RunError(f"no trial of {self.folder} has a held-out metric: {why}")
+        return best
+
+    @property
+    def run(self) -> Path:
+        """The folder of the best run."""
+        return trial_folder(self.folder, self.best.number)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per trial: its settings, its held-out metric and how it ended."""
+        import pandas as pd
+
+        rows = [
+            {
+                **each.settings,
+                "held_out": each.held_out.value if each.held_out else math.nan,
+                "state": each.state,
+            }
+            for each in self.trials
+        ]
+        return pd.DataFrame(rows, index=pd.Index([t.number for t in self.trials], name="trial"))
+
+    def to_dict(self) -> dict[str, Any]:
+        def shown(trial: TrialResult) -> dict[str, Any]:
+            held = trial.held_out.to_dict() if trial.held_out else None
+            return {**vars(trial), "held_out": held}
+
+        return {
+            "folder": str(self.folder),
+            "run": str(self.run),
+            "best": shown(self.best),
+            "default": shown(self.default) if self.default else None,
+            "trials": [shown(trial) for trial in self.trials],
+            "importances": self.importances,
+        }
+
+
+def tune(
+    model: str,
+    what: Any,
+    *settings: str,
+    trials: int = 20,
+    budget: str = BUDGET,
+    given: Sequence[str] = (),
+    target: str | Sequence[str] = (),
+    seed: int = 0,
+    out: str | Path | None = None,
+    threads: int = 0,
+    on_event: Callable[[Tuning | TrialResult], None] = lambda _: None,
+) -> TuningResult:
+    """Search the settings of a model for the best held-out log-likelihood.
+
+    Parameters
+    ----------
+    model : str
+        The name of a model.
+    what : str or Path
+        The data: a built-in name or a path.
+    *settings : str
+        "width=32..512" varies a setting, "activation=relu|tanh" chooses one, "depth=2" keeps it at
+        a value. If none is varied, the learning rate, the batch size and every setting of the
+        model that has a range or choices are.
+    trials : int
+        Trials in all, those of an earlier call on the same folder included.
+    budget : str
+        Budget of each trial: "90s", "5m", "500steps" or "3epochs".
+    given, target : list of str
+        Fields that the model is conditioned on, or columns that it predicts.
+    seed : int
+        Seed of the search and of every fit.
+    out : str or Path, optional
+        The folder of the search; an interrupted one is continued.
+    threads : int
+        CPU threads; 0 lets torch decide.
+    on_event : callable
+        Called with the search before the first trial, and with each trial as it ends.
+
+    Returns
+    -------
+    TuningResult
+        Its `run` is the folder of the best run, `frame` a table of the trials.
+
+    Examples
+    --------
+    >>> import monge
+    >>> found = monge.tune("made", "iris", "width=8..64", trials=3, budget="2epochs")
+    >>> run = monge.load(found.run)
+    """
+    search = Tuning.create(
+        model, what, settings, budget, given, target, seed, None if out is None else Path(out)
+    )
+    on_event(search)
+    with storage.locked(search.folder):
+        for each in search.run_trials(trials, ComputeConfig(threads=threads)):
+            on_event(each)
+        return search.finish()
+
+
+class Tuning:
+    """A plan and the folder of its trials."""
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        dimensions: Sequence[Dimension],
+        folder: Path,
+        setup: RunSetup,
+    ) -> None:
+        self.plan, self.dimensions, self.folder, self.setup = plan, dimensions, folder, setup
+
+    @classmethod
+    def create(
+        cls,
+        model: str,
+        what: Any,
+        settings: Sequence[str],
+        budget: str,
+        given: Sequence[str],
+        target: str | Sequence[str],
+        seed: int,
+        out: Path | None,
+    ) -> Tuning:
+        """In a new folder, or in that of the same search if it was interrupted."""
+        check_seed(seed)
+        Budget.read(budget)
+        library()
+        if not isinstance(what, str | Path):
+            raise UsageError(
+                f"expected the data as a name or a path, found a {type(what).__name__}; save it "
+                "to a file first"
+            )
+        fixed, dimensions = split_settings(settings)
+        targets = [target] if isinstance(target, str) else list(target)
+        setup = resolve_setup(
+            model, str(what), Overrides.parse(fixed), None, given, targets, 0, False
+        )
+        dimensions = dimensions or [
+            each
+            for each in default_dimensions(setup.config, setup.train_config, setup.view.space.rows)
+            if not any(word.partition("=")[0] == each.name for word in fixed)
+        ]
+        for each in dimensions:
+            for end in each.choices or (each.low, each.high):
+                Tuning.check_setting(setup, each, end)
+        plan = {
+            "model": setup.metadata["model"],
+            "data": str(what),
+            "fingerprint": setup.metadata["data"]["fingerprint"],
+            "settings": fixed,
+            "varied": [str(each) for each in dimensions],
+            "budget": budget,
+            "given": list(given),
+            "target": targets,
+            "seed": seed,
+        }
+        wanted = out or storage.default_path(f"tune-{setup.title}")
+        for folder in [wanted] if out else storage.candidates(wanted):
+            found = read_plan(folder)
+            if found in (None, plan):
+                break
+        else:
+            raise RunError(f"{wanted} holds another search or run; choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        if found is None:
+            text = json.dumps(storage.with_format(plan), indent=1) + "\n"
+            storage.write(folder / FILE, text)
+        return cls(plan, dimensions, folder, setup)
+
+    @staticmethod
+    def check_setting(setup: RunSetup, dimension: Dimension, end: Any) -> None:
+        """Raise UsageError for a setting that there is not, or for a value that it cannot have."""
+        value = int(end) if dimension.whole else end
+        words = Overrides.parse([f"{dimension.name}={value}"])
+        setup.config.override(*words.model)
+        setup.train_config.override(*words.train)
+        if words.data or words.sample or words.score:
+            raise UsageError(
+                f"expected settings of the model or of training to vary, found {dimension.name}; "
+                "keep it at one value"
+            )
+
+    @property
+    def default_values(self) -> dict[str, Any]:
+        """The default of each dimension, or the value nearest to it."""
+        config, train_config = self.setup.config, self.setup.train_config
+        return {
+            each.name: each.nearest(value_at(config, train_config, each.name))
+            for each in self.dimensions
+        }
+
+    def run_trials(self, count: int, compute: ComputeConfig) -> Iterator[TrialResult]:
+        """Run trials until `count` have ended, and yield each."""
+        optuna = library()
+        with closing_study(self.folder, self.plan["seed"]) as study:
+            if not study.trials:
+                study.enqueue_trial(self.default_values)
+            running = [t for t in study.trials if t.state.name == "RUNNING"]
+            ended = sum(trial.state.is_finished() for trial in study.trials)
+            for place in range(count - ended):
+                if place < len(running):
+                    trial = optuna.trial.Trial(study, running[place]._trial_id)
+                else:
+                    trial = study.ask()
+                self.run_trial(study, trial, compute)
+                found = results(study)
+                self.keep_best(found)
+                yield found[trial.number]
+
+    def run_trial(self, study: Any, trial: Any, compute: ComputeConfig) -> None:
+        """Fit with the settings that the trial suggests, and tell the study how it went."""
+        states = library().trial.TrialState
+        folder = trial_folder(self.folder, trial.number)
+        chosen = [each.suggest(trial) for each in self.dimensions]
+        try:
+            run = self.open_run(folder, chosen, compute)
+            stopped = self.train(run, trial)
+            if not stopped and run.result["stopped"] == "asked":
+                raise KeyboardInterrupt
+            held = run.result["held_out"]
+        except (MongeError, RuntimeError) as error:  # torch raises RuntimeError if memory is short
+            trial.set_user_attr("failure", (str(error).splitlines() or ["failed"])[0])
+            study.tell(trial, state=states.FAIL)
+            return
+        if held is None or not math.isfinite(held["value"]):
+            trial.set_user_attr("failure", "its held-out metric is not finite")
+            study.tell(trial, state=states.FAIL)
+            return
+        trial.set_user_attr("held_out", held)
+        if stopped:
+            study.tell(trial, state=states.PRUNED)
+        else:
+            study.tell(trial, utility(Metric(**held)))
+
+    def open_run(self, folder: Path, chosen: Sequence[str], compute: ComputeConfig) -> Run:
+        if (folder / "run.json").exists():
+            return load(folder, compute)
+        plan = self.plan
+        return start(
+            plan["model"],
+            plan["data"],
+            *plan["settings"],
+            *chosen,
+            given=plan["given"],
+            target=plan["target"] or None,
+            seed=plan["seed"],
+            out=folder,
+            compute=compute,
+            budget=plan["budget"],
+        )
+
+    def train(self, run: Run, trial: Any) -> bool:
+        """Train; whether the trial was stopped because it is worse than others."""
+        checked, best = 0, None
+        with closing(
+            cast(Generator[Progress, None, None], run.train(self.plan["budget"]))
+        ) as steps:
+            for progress in steps:
+                if progress.held_out is None:
+                    continue
+                best = progress.held_out if progress.held_out.better_than(best) else best
+                due = min(int(progress.fraction * CHECKS), CHECKS)
+                if best is None or progress.stopped or due <= checked:
+                    continue
+                for check in range(checked + 1, due + 1):
+                    trial.report(utility(best), check)
+                checked = due
+                if trial.number >= FIRST_WHOLE and trial.should_prune():
+                    return True
+        return False
+
+    def keep_best(self, found: Sequence[TrialResult]) -> None:
+        """Remove the runs of ended trials but the best."""
+        ended = TuningResult(self.folder, [each for each in found if each.state != "running"])
+        try:
+            best = ended.best.number
+        except RunError:
+            best = -1
+        for each in ended.trials:
+            if each.number != best:
+                shutil.rmtree(trial_folder(self.folder, each.number), ignore_errors=True)
+
+    def finish(self) -> TuningResult:
+        """All trials, importances with their figure, and the figures of the best run."""
+        with closing_study(self.folder, self.plan["seed"]) as study:
+            found = [each for each in results(study) if each.state != "running"]
+            result = TuningResult(self.folder, found, importances(study))
+        run = load(result.run)
+        write_figures(run)
+        run.diagnose()
+        values = [each.held_out.value if each.held_out else math.nan for each in found]
+        held = result.best.held_out
+        assert held is not None
+        write_importances(self.folder / FIGURE, result.importances, values, held)
+        return result
+
+
+def trial_folder(folder: Path, number: int) -> Path:
+    return folder / f"trial-{number:04d}"
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """The plan of the search in a folder, None if it holds nothing."""
+    if (folder / FILE).exists():
+        return storage.read(folder, FILE)
+    return {} if folder.exists() and any(folder.iterdir()) else None
+
+
+def utility(metric: Metric) -> float:
+    """What is maximised: a log-likelihood, or a distance or loss with a minus sign."""
+    return -metric.value if metric.kind in ("distance", "loss") else metric.value
+
+
+def library() -> Any:
+    try:
+        return importlib.import_module("optuna")
+    except ImportError as error:
+        raise UsageError(
+            "tune needs the package optuna, which is not installed; pip install 'monge[tune]'"
+        ) from error
+
+
+@contextmanager
+def closing_study(folder: Path, seed: int) -> Iterator[Any]:
+    """The study in the journal of a folder, which this process alone writes."""
+    optuna = library()
+    journal = importlib.import_module("optuna.storages.journal")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = folder / JOURNAL
+    cut_torn_line(path)
+
+    backend = journal.JournalFileBackend(str(path), lock_obj=NoLock())
+    kept = optuna.storages.JournalStorage(backend)
+    study = optuna.create_study(
+        storage=kept, study_name="tune", direction="maximize", load_if_exists=True
+    )
+    done = len(study.trials)
+    study.sampler = optuna.samplers.TPESampler(seed=(seed + done) % 2**32)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=FIRST_WHOLE)
+    yield study
+
+
+class NoLock:
+    """The lock of a journal whose folder is locked already."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        return None
+
+
+def cut_torn_line(path: Path) -> None:
+    """Remove a last line that a killed process has not written to its end."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+
+
+def results(study: Any) -> list[TrialResult]:
+    """Every trial of a study, in order."""
+    states = {"COMPLETE": "complete", "PRUNED": "stopped", "FAIL": "failed"}
+    return [
+        TrialResult(
+            trial.number,
+            dict(trial.params),
+            states.get(trial.state.name, "running"),
+            Metric(**trial.user_attrs["held_out"]) if "held_out" in trial.user_attrs else None,
+            trial.user_attrs.get("failure", ""),
+        )
+        for trial in study.trials
+    ]
+
+
+def importances(study: Any) -> dict[str, float]:
+    """How much of the variance of the metric each setting explains, the largest first; empty with
+    few trials or if all are equal."""
+    optuna = library()
+    complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+    if len(complete) < FEWEST_FOR_IMPORTANCES or len({trial.value for trial in complete}) < 2:
+        return {}
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(value) for name, value in found.items()}

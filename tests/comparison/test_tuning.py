@@ -1,0 +1,162 @@
+"""Searches over settings: what is varied, what is kept, and going on after any end."""
+
+import json
+
+import optuna
+import pytest
+
+from monge.comparison import tuning
+from monge.comparison.search_space import Dimension, split_settings
+from monge.comparison.tuning import CHECKS, FIRST_WHOLE, JOURNAL, Tuning, tune
+from monge.core.errors import DivergenceError, RunError, UsageError
+from monge.core.metric import Metric
+from monge.run.run import Run, load
+from monge.train.loop import Progress
+
+SMALL = {"budget": "10steps", "threads": 1}
+WORDS = ("width=4..64", "train.eval_every=5", "train.lr=1e-3..1e-1")
+
+
+@pytest.fixture
+def search(tmp_path):
+    return lambda trials=3, *words, **rest: tune(
+        "made", "iris", *(words or WORDS), trials=trials, out=tmp_path / "search", **SMALL, **rest
+    )
+
+
+def test_ranges_choices_and_fixed_settings_are_told_apart():
+    fixed, found = split_settings(["depth=2", "width=8..64", "train.lr=1e-4..0.1", "order=a|b"])
+    assert fixed == ["depth=2"]
+    assert found == [
+        Dimension("width", 8, 64, whole=True),
+        Dimension("train.lr", 1e-4, 0.1),
+        Dimension("order", choices=("a", "b")),
+    ]
+    assert [each.log for each in found] == [False, True, False]
+    assert [str(each) for each in found] == ["width=8..64", "train.lr=0.0001..0.1", "order=a|b"]
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("width=9..3", "width"),
+        ("width=a..3", "width"),
+        ("widht=1..3", "width"),
+        ("width=-2..3", "-2"),
+        ("order=natural|sorted", "sorted"),
+        ("train.lr=0..1", "lr"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused_before_the_first_trial(search, tmp_path, word, named):
+    with pytest.raises(UsageError, match=named):
+        search(1, word)
+    assert not (tmp_path / "search").exists()
+
+
+def test_the_default_search_varies_what_has_a_range_or_choices(tmp_path):
+    made = Tuning.create("made", "iris", ["depth=1"], "1s", (), (), 0, tmp_path / "search")
+    found = {each.name: each for each in made.dimensions}
+    assert "depth" not in found
+    assert {"train.lr", "train.batch_size", "width", "dropout", "activation"} <= set(found)
+    assert found["residual"].choices == ("false", "true")
+    assert found["train.batch_size"].high <= made.setup.view.space.rows
+    values = made.default_values
+    assert values["width"] == made.setup.config.width
+    assert values["residual"] == str(made.setup.config.residual).lower()
+    nested = Tuning.create("vae", "digits", ["width=8..9999"], "1s", (), (), 0, tmp_path / "vae")
+    assert nested.default_values["width"] == nested.setup.config.net.width
+
+
+def test_the_best_run_is_kept_and_more_trials_continue_the_search(search, tmp_path):
+    found = search(2)
+    assert [trial.number for trial in found.trials] == [0, 1]
+    assert found.default.settings["train.lr"] == pytest.approx(1e-3)
+    again = search(4)
+    assert again.trials[:2] == found.trials
+    assert len(again.trials) == 4
+    best = max(again.trials, key=lambda trial: trial.held_out.value)
+    assert again.run == tmp_path / "search" / f"trial-{best.number:04d}"
+    assert [path.name for path in (tmp_path / "search").glob("trial-*")] == [again.run.name]
+    run = load(again.run)
+    assert run.result["held_out"]["value"] == best.held_out.value
+    assert run.config.width == best.settings["width"]
+    assert list(again.frame["width"]) == [trial.settings["width"] for trial in again.trials]
+    assert (tmp_path / "search" / "importances.png").stat().st_size > 1000
+    with pytest.raises(RunError, match="search"):
+        search(4, "width=4..32")
+    with pytest.raises(RunError, match="search"):
+        search(4, seed=1)
+
+
+def test_a_killed_search_goes_on_with_the_same_trial(search, tmp_path, monkeypatch):
+    plain = Run.train
+
+    def killed(self, budget):
+        yield from (step for step in plain(self, budget) if not step.stopped)
+        raise KeyboardInterrupt
+
+    search(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            search(3)
+    journal = tmp_path / "search" / JOURNAL
+    journal.write_bytes(journal.read_bytes() + b'{"op_code": 4, "wor')
+    folder = tmp_path / "search" / "trial-0001"
+    width = json.loads((folder / "run.json").read_text())["config"]["width"]
+    found = search(3)
+    assert [trial.state for trial in found.trials] == ["complete"] * 3
+    assert found.trials[1].settings["width"] == width
+    for line in journal.read_text().splitlines():
+        json.loads(line)
+
+
+def test_a_trial_that_fails_is_told_and_the_search_goes_on(search, monkeypatch):
+    plain = Run.train
+
+    def failing(self, budget):
+        if self.folder.name == "trial-0001":
+            raise DivergenceError("too fast")
+        return plain(self, budget)
+
+    monkeypatch.setattr(Run, "train", failing)
+    found = search(3)
+    assert [trial.state for trial in found.trials] == ["complete", "failed", "complete"]
+    assert found.trials[1].failure == "too fast"
+    assert found.trials[1].held_out is None
+
+
+class Steps:
+    """A run whose held-out log-likelihood is given at each tenth of the budget."""
+
+    def __init__(self, values):
+        self.values, self.seen = values, 0
+
+    def train(self, budget):
+        for place, value in enumerate(self.values, 1):
+            self.seen = place
+            metric = Metric(value, "exact")
+            yield Progress(place, 0, 0, place / CHECKS, 0, 0, held_out=metric)
+
+
+def test_a_trial_worse_than_the_median_is_stopped(tmp_path):
+    made = Tuning.create("made", "iris", ["width=4..8"], "1s", (), (), 0, tmp_path / "search")
+    study = optuna.create_study(
+        direction="maximize", pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_WHOLE)
+    )
+    for level in range(FIRST_WHOLE):
+        trial = study.ask()
+        assert not made.train(Steps([level + 0.1 * k for k in range(CHECKS)]), trial)
+        study.tell(trial, float(level))
+    good, bad = Steps([3.0] * CHECKS), Steps([1.0] * CHECKS)
+    trial = study.ask()
+    assert not made.train(good, trial)
+    study.tell(trial, 3.0)
+    assert made.train(bad, study.ask())
+    assert bad.seen == 1
+    assert good.seen == CHECKS
+
+
+def test_a_distance_is_minimised():
+    assert tuning.utility(Metric(2.0, "distance")) < tuning.utility(Metric(1.0, "distance"))
+    assert tuning.utility(Metric(-2.0, "exact")) < tuning.utility(Metric(-1.0, "exact"))
