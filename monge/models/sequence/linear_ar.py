@@ -288,8 +288,7 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         return torch.where(batch.observed_mask, batch.x.to(x), filled)
 
     def next_value(self, x: Tensor, noise: Tensor, t: int) -> Tensor:
-        """A sample of x_t (B, C) given the values before it in x (B, T, C), all on the scale of the
-        model."""
+        """A sample of x_t (B, C) given the values before it in x (B, T, C), on this scale."""
         if t >= self.max_order:  # the recursion itself
             past = x[:, t - self.max_order : t].flip(1)  # (B, p, C): lags 1, ..., p
             mean = self.intercept + (past * self.phi.mT).sum(1)

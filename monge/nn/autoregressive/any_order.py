@@ -161,8 +161,8 @@ class DenseSubsetNet(SubsetNet):
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of hidden units dropped in training."""
         init: Init = "auto"
-        """Initial weights: by the activation (he, xavier, orthogonal), small, torch's own, or auto:
-        torch's, he if deep."""
+        """Initial weights: by the activation (he, xavier, orthogonal), small, torch's own, or
+        auto: torch's, he if deep."""
 
     def __init__(
         self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor, context: int

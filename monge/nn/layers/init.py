@@ -19,11 +19,11 @@ from torch import nn
 from .activation import Activation
 
 Init = Literal["auto", "he", "xavier", "orthogonal", "small", "torch"]
-"""How weights are sampled. torch leaves them as torch does, uniform of variance 1 / (3 D_in); auto
-is torch in shallow networks, whose small first outputs help generative models, and he in deep ones,
-which would lose their signal."""
+"""How weights are sampled. torch leaves them as torch does, uniform of variance 1 / (3 D_in);
+auto is torch in shallow networks, whose small first outputs help generative models, and he in deep
+ones, which would lose their signal."""
 SHALLOW = 5
-"""Most maps in a row that auto leaves to torch: five relu maps keep a thousandth of the variance."""
+"""Most maps in a row that auto leaves to torch; these keep a thousandth of the variance."""
 SMALL_STD = 0.01
 """Standard deviation of the weights of `small`."""
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
