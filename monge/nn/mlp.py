@@ -10,6 +10,7 @@ from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
 from .layers.activation import Activation, activation
 from .layers.dropout import Dropout
+from .layers.init import Init, initialise_chain
 
 INPLACE_ACTIVATIONS = ("relu", "leaky", "elu")
 """Functions whose derivative follows from their value, so that they can work in place."""
@@ -35,6 +36,9 @@ class MLP(Configured, nn.Module):
         """Hidden layers after the first add to their input."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of hidden units dropped in training."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, torch's own, or
+        auto: torch's, he if deep."""
 
     def __init__(self, config: Config, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -44,6 +48,7 @@ class MLP(Configured, nn.Module):
         self.out = nn.Linear(sizes[-1], outputs)
         self.act = activation(config.activation, inplace=config.activation in INPLACE_ACTIVATIONS)
         self.drop = Dropout(config.dropout)
+        initialise_chain(self.linears, config.init, config.activation, config.residual)
 
     @property
     def linears(self) -> list[nn.Linear]:

@@ -16,7 +16,7 @@ from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
 from ..core.errors import UsageError
 from .layers.activation import Activation
-from .layers.init import initialise
+from .layers.init import Init, initialise
 from .layers.norm import Norm, centres_channels
 from .layers.specs import (
     ActivationSpec,
@@ -97,13 +97,15 @@ class ResNetFeatures(Configured, nn.Module):
         """Function after each normalisation."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of the channels inside a block dropped in training."""
+        init: Init = "he"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own."""
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()
         plan = resnet_spec(config)
         (self.width,) = plan.shape(shape)
         self.layers = plan.build(shape)
-        initialise(self, "he", config.activation)
+        initialise(self, config.init, config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)

@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from .. import registry
-from ..core.config import Config, Overrides
+from ..core.config import Config, Overrides, RunRef, hints
 from ..core.ensemble import Ensemble, as_ensemble
 from ..core.errors import UsageError
 from ..core.model import Model
@@ -100,9 +100,10 @@ def resolve_setup(
 
 
 def inherited(config: Config, settings: Sequence[str]) -> Config:
-    """The configuration of the run that `start` names, if that run has the same model."""
+    """The configuration of the run that `start` names, if that run has the same model and `start`
+    is a run in its configuration."""
     named = [word.partition("=")[2] for word in settings if word.startswith("start=")]
-    if not named:
+    if not named or RunRef not in get_args(hints(type(config)).get("start")):
         return config
     other = Config.from_dict(storage.read(storage.locate(named[-1]), "run.json")["config"])
     if type(other) is not type(config):

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError
+from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.sequence.linear_ar import (
     LinearAR,
+    difference,
     join_windows,
     log_likelihood,
     maximum_likelihood,
@@ -207,3 +208,91 @@ def test_a_series_is_fitted_and_forecast_by_completing(tmp_path):
     np.testing.assert_allclose(table["x"], mean + rho**steps * (x[-1] - mean), atol=0.2)
     measured = fit.evaluate()
     assert measured["mse"].value < 1.1 * measured["ar1.mse"].value
+
+
+def airline(seed=0, steps=132):
+    """A positive series that grows in proportion, with a season of 12."""
+    g, t = make_generator(seed), torch.arange(float(steps), dtype=torch.float64)
+    noise = torch.randn(steps, generator=g, dtype=torch.float64)
+    season = torch.randn(12, generator=g, dtype=torch.float64).repeat(steps // 12)
+    return (100 * (0.01 * t + 0.15 * season + 0.03 * noise).exp())[None]
+
+
+def test_the_order_is_selected_by_regression():
+    """Yule-Walker estimates of a short series hide its season: lag 12 must be found."""
+    x = airline().log()
+    assert select([x], 24, "bic") >= 12
+    assert select([torch.zeros(1, 30, dtype=torch.float64)], 5, "bic") == 0
+    assert select([simulate([0.5], 40, 3)], 2, "bic") <= 2
+
+
+@pytest.mark.parametrize(("times", "season"), [(1, 0), (2, 0), (0, 4), (1, 4)])
+def test_differences_are_unit_roots(times, season):
+    x = simulate([0.6], 3, 80, seed=2)
+    for lag in [1] * times + [season] * (season > 0):
+        start = torch.ones(3, lag, dtype=torch.float64)
+        out = [*start.unbind(1)]
+        for column in x.unbind(1):
+            out.append(out[-lag] + column)
+        x = torch.stack(out, 1)
+    model = fitted(x, order=1, difference=times, season=season, scale="linear")
+    plain = fitted(difference(x, times, season), order=1)
+    at_one = model.phi[0].sum()
+    assert float(at_one) == pytest.approx(1, abs=1e-9)
+    assert float(model.variance[0]) == pytest.approx(float(plain.variance[0]), rel=1e-9)
+    mean, _ = model.conditional_moments(x[..., None])
+    own, _ = plain.conditional_moments(difference(x, times, season)[..., None])
+    gaps = difference(x, times, season) - own[..., 0]
+    torch.testing.assert_close((x - mean[..., 0])[:, 20:], gaps[:, 20 - times - season :])
+    assert model.stderr[0, 0] == pytest.approx(float(plain.stderr[0, 0]), rel=1e-9)
+
+
+def test_growth_in_proportion_is_modelled_on_the_scale_of_logarithms():
+    x = airline()
+    model = fitted(x)
+    assert float(model.c[0]) > 0
+    flat = fitted(x, scale="linear")
+    assert float(flat.c[0]) == 0
+    windows = x[0].unfold(0, 48, 1)
+    model, flat = fitted(windows), fitted(windows, scale="linear")
+    assert model.log_prob(Batch(windows)).sum() > flat.log_prob(Batch(windows)).sum()
+    steady = fitted(simulate([0.5], 1, 400, mean=9.0))
+    assert float(steady.c[0]) == 0
+
+
+def test_a_density_on_another_scale_integrates_to_one():
+    model = fitted(airline()[:, :60].reshape(20, 3), order=1, scale="log")
+    grid = torch.linspace(1.0, 2000.0, 200_001, dtype=torch.float64)
+    rows = torch.stack([torch.full_like(grid, 150.0), torch.full_like(grid, 160.0), grid], 1)
+    last = model.conditionals(Batch(rows))[:, 2]
+    assert float(torch.trapezoid(last.exp(), grid)) == pytest.approx(1, abs=1e-3)
+    samples = model.complete(
+        Batch(rows[:4000], observed=(torch.arange(3) < 2).expand(4000, -1)),
+        generator=make_generator(0),
+    )[:, 2]
+    mean = float(torch.trapezoid(last.exp() * grid, grid))
+    assert float(samples.mean()) == pytest.approx(mean, abs=5 * float(samples.std()) / 4000**0.5)
+
+
+def test_first_values_of_a_growing_series_follow_one_another():
+    """A random walk: its second value is near the first, however far its values wander."""
+    g = make_generator(4)
+    x = torch.randn(200, 30, generator=g, dtype=torch.float64).cumsum(1) + 50
+    x = x + 5 * torch.randn(200, 1, generator=g, dtype=torch.float64)
+    model = fitted(x, order=2, difference=1, scale="linear")
+    mean, variance = model.conditional_moments(x[..., None])
+    assert not bool(model.stationary[0])
+    assert float(variance[1, 0]) < 2 < float(variance[0, 0])
+    assert float((x[:, 1] - mean[:, 1, 0]).square().mean()) < 2
+
+
+@pytest.mark.parametrize("start", ["mean", "stationary"])
+def test_the_start_is_a_setting_and_not_a_run(start, tmp_path):
+    x = simulate([0.9], 1, 100, seed=1)[0].numpy()
+    fit = run.fit("linear_ar", x, "data.horizon=5", f"start={start}", out=tmp_path / "run")
+    assert fit.config.start == start
+
+
+def test_a_season_longer_than_the_series_is_refused():
+    with pytest.raises(UsageError, match="season=12"):
+        fitted(simulate([0.5], 4, 9), season=12)

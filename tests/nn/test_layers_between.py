@@ -1,5 +1,6 @@
 """What stands between linear maps: functions, norms, dropout, first weights."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -9,12 +10,16 @@ from torch import nn
 
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
+from monge.core.space import Space
+from monge.models.latent._encoder_decoder import ConvEncoderDecoder
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.nn.layers.activation import Activation, Pointwise, activation
 from monge.nn.layers.dropout import dropout, monte_carlo_dropout
 from monge.nn.layers.init import GAIN_SQUARED, fans, initialise
 from monge.nn.layers.norm import Norm, centres_channels, group_count, norm
 from monge.nn.layers.pool import GlobalPool, upsample
+from monge.nn.mlp import MLP
+from monge.nn.resnet import ResNetFeatures
 
 Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
 
@@ -32,11 +37,13 @@ def test_every_activation_has_its_formula():
         "silu": Z * torch.sigmoid(Z),
         "softmax": Z.exp() / Z.exp().sum(),
         "elu": torch.where(Z < 0, Z.exp() - 1, Z),
+        "selu": 1.0507009873554805 * torch.where(Z < 0, 1.6732632423543772 * (Z.exp() - 1), Z),
+        "prelu": torch.where(Z < 0, 0.25 * Z, Z),  # its first slope
         "gelu": Z * (1 + torch.erf(Z / 2**0.5)) / 2,
     }
     assert set(formulas) == set(get_args(Activation)) == set(get_args(Pointwise)) | {"softmax"}
     for name, due in formulas.items():
-        assert torch.allclose(activation(name).eval()(Z), due), name
+        assert torch.allclose(activation(name).double().eval()(Z), due), name
 
 
 def test_randomised_slopes_are_sampled_in_training_alone():
@@ -172,3 +179,51 @@ def test_max_pooling_is_undone_by_torchs_own_indices():
     y, places = F.max_pool2d(x, 2, return_indices=True)
     back = F.max_unpool2d(y, places, 2)
     assert torch.equal(F.max_pool2d(back.clamp_min(0), 2), y.clamp_min(0))
+
+
+def signal(config, rows=256, inputs=256, outputs=256):
+    """Variance over rows of the outputs for standard normal inputs, averaged over networks."""
+    x = torch.randn(rows, inputs, generator=make_generator(0))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        nets = [config.build(inputs, outputs) for _ in range(8)]
+    with torch.no_grad():
+        return float(torch.stack([net(x).var(0).mean() for net in nets]).mean())
+
+
+@pytest.mark.parametrize(("name", "depth"), [("relu", 6), ("relu", 20), ("silu", 6)])
+@pytest.mark.parametrize("init", ["he", "orthogonal", "auto"])
+def test_deep_networks_keep_their_signal(depth, init, name):
+    config = MLP.Config(width=256, depth=depth, activation=name, init=init)
+    assert 0.02 < signal(config) < 5  # rows become alike with depth, at any weights
+    assert signal(replace(config, init="torch")) < 1e-3
+
+
+def test_residual_branches_share_the_variance():
+    config = MLP.Config(width=256, depth=20, activation="relu", residual=True, init="he")
+    assert 0.5 < signal(config) < 200  # twice at each layer would be 2^19
+
+
+def test_small_weights_are_small_and_torch_is_torch():
+    small = MLP.Config(width=64, depth=2, init="small").build(64, 3)
+    assert all(float(layer.weight.detach().std()) < 0.012 for layer in small.linears)
+    torch.manual_seed(3)
+    shallow = MLP.Config(width=8, depth=1).build(4, 3)
+    torch.manual_seed(3)
+    peer = torch.nn.Linear(4, 8)
+    assert torch.equal(shallow.hidden[0].weight, peer.weight)
+
+
+def test_a_setting_chooses_the_initial_weights_of_every_network():
+    image = Space(kind="real", shape=(1, 8, 8), rows=99)
+    convolution = ConvEncoderDecoder.Config(widths=(4,), width=8, init="small")
+    nets = [
+        convolution.build(image, 64, 0, 4, 2, 64),
+        ResNetFeatures.Config(widths=(4,), blocks=1, init="small").build((1, 8, 8)),
+        MaskedMLP.Config(width=64, direct=False, init="small").build(
+            torch.arange(9), torch.arange(9), torch.arange(9)[None]
+        ),
+    ]
+    for net in nets:
+        weights = torch.cat([p.detach().flatten() for p in net.parameters() if p.ndim > 1])
+        assert float(weights.std()) < 0.02

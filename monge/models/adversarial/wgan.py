@@ -27,8 +27,8 @@ from .._generator import CHOSEN_KINDS, MLPGeneratorModel, default_share_weight
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows, single_class
 from ._lipschitz import Clipping, Constraint, Penalty, gradient_norms, interpolate, lipschitz_bound
 
-STEEP_ACTIVATIONS = ("gelu", "silu")
-"""Activations whose slope exceeds 1 somewhere."""
+STEEP_ACTIVATIONS = ("gelu", "silu", "selu", "prelu")
+"""Activations whose slope exceeds 1 somewhere, or can."""
 MIN_MEDIAN_GRADIENT, MAX_GRADIENT = 0.05, 5.0
 """Gradient norms of a critic, median and largest, beyond which it misleads the generator."""
 

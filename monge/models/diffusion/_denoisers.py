@@ -20,6 +20,7 @@ from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn import mlp, unet
 from ...nn.attention import transformer
+from ...nn.layers.init import Init
 from ._conditioning import ConditionEncoder, Conditioning, map_channels, map_sides
 from ._units import feature_half_period
 
@@ -108,6 +109,8 @@ class MLPDenoiser(Denoiser):
         """Hidden layers; 0 is a linear map."""
         residual: bool = True
         """Add a skip connection to every hidden layer after the first."""
+        init: Init = "he"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own."""
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from ...core.config import Configured, Range
 from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn.layers.activation import Activation, activation
+from ...nn.layers.init import Init, initialise
 from ...nn.mlp import MLP
 
 
@@ -93,6 +94,8 @@ class ConvEncoderDecoder(EncoderDecoder):
         """Hidden units between the smallest feature map and the code."""
         activation: Activation = "silu"
         """Activation after each layer."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own."""
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class ConvEncoderDecoder(EncoderDecoder):
         self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in pairwise(back))
         self.out = nn.Conv2d(config.widths[0], space.shape[0] * each, 3, padding=1, bias=False)
         self.act, self.offset = activation(act), nn.Parameter(torch.zeros(outputs))
+        initialise(self, config.init, act)
 
     def encode(self, features: Tensor, context: Tensor) -> Tensor:
         maps = self.down(features.reshape(-1, *self.shape)).flatten(1)

@@ -19,7 +19,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.layers.activation import Activation
-from ...nn.layers.init import initialise
+from ...nn.layers.init import Init, initialise
 from ...nn.layers.norm import Norm, centres_channels
 from ...nn.layers.pool import Halving
 from ...nn.layers.specs import (
@@ -65,6 +65,8 @@ class CNN(ImagePredictor):
         """Activation after each normalisation."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.3
         """Dropout probability before and after the dense layer."""
+        init: Init = "he"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own."""
 
     config: Config
 
@@ -93,7 +95,7 @@ class CNN(ImagePredictor):
         plan = plan_layers(self.config)
         (width,) = plan.shape(shape)
         net = plan.build(shape)
-        initialise(net, "he", self.config.activation)
+        initialise(net, self.config.init, self.config.activation)
         return net, width
 
     @classmethod

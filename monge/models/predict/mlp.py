@@ -49,7 +49,7 @@ class MLPPredictor(Predictor):
 
     class Config(Predictor.Config):
         tag = "model/predict.mlp"
-        net: Network.Config = Network.Config(dropout=0.1)
+        net: Network.Config = Network.Config(dropout=0.1, init="he")
         """Hidden layers between the inputs and the target."""
 
     config: Config
@@ -79,7 +79,7 @@ class MLPPredictor(Predictor):
     def defaults(cls, space: Space) -> Defaults:
         """Few rows get a small network; the average of its weights is what early stopping sees."""
         small = space.rows < SMALL_DATA_ROWS
-        net = Network.Config(width=64 if small else 256, dropout=0.1 if small else 0.2)
+        net = Network.Config(width=64 if small else 256, dropout=0.1 if small else 0.2, init="he")
         train_config = TrainConfig(
             optimiser="adamw",
             weight_decay=0.3 if small else 0.1,

@@ -30,6 +30,7 @@ from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
 from ..layers.activation import Activation, activation
+from ..layers.init import Init
 from ..mlp import MLP
 from .masked_mlp import EntryStepper
 
@@ -159,6 +160,9 @@ class DenseSubsetNet(SubsetNet):
         """Hidden layers after the first add to their input."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of hidden units dropped in training."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, torch's own, or
+        auto: torch's, he if deep."""
 
     def __init__(
         self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor, context: int
@@ -170,6 +174,7 @@ class DenseSubsetNet(SubsetNet):
             activation=config.activation,
             residual=config.residual,
             dropout=config.dropout,
+            init=config.init,
         )
         self.mlp: MLP = form.build(len(inputs) + len(self.inputs) + context, len(outputs))
 

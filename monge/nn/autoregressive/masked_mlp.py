@@ -29,6 +29,7 @@ from ...core.config import Config as BaseConfig
 from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
+from ..layers.init import Init, initialise_chain
 from .incremental import CachedStepper, EntryStepper, FullPassStepper, SortedNetwork
 
 MAX_STORED_MASK_ENTRIES = 1 << 24
@@ -160,6 +161,9 @@ class MaskedMLP(Configured, nn.Module):
         """Outputs also read the earlier entries directly, through one linear map."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of hidden units dropped in training."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, torch's own, or
+        auto: torch's, he if deep."""
 
     def __init__(
         self,
@@ -185,6 +189,7 @@ class MaskedMLP(Configured, nn.Module):
         )
         self.act = activation(config.activation, inplace=True)
         self.drop = Dropout(config.dropout)
+        initialise_chain(self.maps(), config.init, config.activation, config.residual)
 
     def forward(
         self, x: Tensor, context: Tensor | None = None, member: int = 0, plain: bool = False

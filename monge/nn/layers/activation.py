@@ -2,8 +2,10 @@
 
 sigmoid 1 / (1 + e^-z), tanh 2 sigmoid(2z) - 1 and arctan saturate; relu max(0, z) does not, but
 its derivative is 0 on one side (and at 0, by convention); leaky keeps a slope of 0.2 there, rrelu
-(Xu et al. 2015) a slope a ~ U(1/8, 1/3) sampled for each number in training and its mean after it;
-elu, gelu, silu and softplus are smooth. identity and softmax are for outputs.
+(Xu et al. 2015) a slope a ~ U(1/8, 1/3) sampled for each number in training and its mean after it,
+prelu (He et al. 2015) a slope that is learnt, one for all layers of a network, from 0.25;
+elu, gelu, silu and softplus are smooth; selu (Klambauer et al. 2017) is the elu, scaled such that
+N(0, 1) keeps its mean and variance. identity and softmax are for outputs.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ Pointwise = Literal[
     "leaky",
     "rrelu",
     "elu",
+    "selu",
+    "prelu",
     "gelu",
     "silu",
     "softplus",
@@ -45,6 +49,8 @@ def activation(name: Activation, inplace: bool = False, axis: int = -1) -> nn.Mo
         "leaky": nn.LeakyReLU(0.2, inplace),
         "rrelu": nn.RReLU(1 / 8, 1 / 3, inplace),
         "elu": nn.ELU(inplace=inplace),
+        "selu": nn.SELU(inplace),
+        "prelu": nn.PReLU(),
         "gelu": nn.GELU(),
         "silu": nn.SiLU(inplace),
         "softplus": nn.Softplus(),

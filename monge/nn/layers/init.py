@@ -10,6 +10,7 @@ D_{out})$, which also preserves the variance of gradients.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -17,7 +18,12 @@ from torch import nn
 
 from .activation import Activation
 
-Init = Literal["he", "xavier", "orthogonal", "small"]
+Init = Literal["auto", "he", "xavier", "orthogonal", "small", "torch"]
+"""How weights are sampled. torch leaves them as torch does, uniform of variance 1 / (3 D_in);
+auto is torch in shallow networks, whose small first outputs help generative models, and he in deep
+ones, which would lose their signal."""
+SHALLOW = 5
+"""Most maps in a row that auto leaves to torch; these keep a thousandth of the variance."""
 SMALL_STD = 0.01
 """Standard deviation of the weights of `small`."""
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -27,6 +33,8 @@ GAIN_SQUARED: dict[Activation, float] = {
     "leaky": 2 / (1 + 0.2**2),
     "rrelu": 2 / (1 + (1 / 8**2 + 1 / 24 + 1 / 3**2) / 3),  # slopes U(1/8, 1/3): their mean square
     "elu": 1.550,
+    "selu": 1.0,
+    "prelu": 2 / (1 + 0.25**2),
     "gelu": 2.352,
     "silu": 2.812,
     "softplus": 1.0,
@@ -42,11 +50,37 @@ GAIN_SQUARED: dict[Activation, float] = {
 @torch.no_grad()
 def initialise(net: nn.Module, how: Init = "he", activation: Activation = "relu") -> None:
     """Sample the weights of every linear map and convolution in the net; biases become 0."""
+    if resolve(how, deep=False) == "torch":
+        return
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)):
             init_weight(layer, how, GAIN_SQUARED[activation])
             if layer.bias is not None:
                 layer.bias.zero_()
+
+
+def resolve(how: Init, deep: bool) -> Init:
+    """What auto means in a network."""
+    return how if how != "auto" else "he" if deep else "torch"
+
+
+@torch.no_grad()
+def initialise_chain(
+    layers: Sequence[nn.Linear], how: Init, activation: Activation, residual: bool = False
+) -> None:
+    """The same for maps that follow one another: the first reads inputs, so that its alpha is 1,
+    the others read activations. With `residual` the maps between the first and the last are added
+    to their inputs, so that each may add only its part of the variance."""
+    how = resolve(how, deep=len(layers) > SHALLOW and not residual)
+    if how == "torch":
+        return
+    between = len(layers) - 2
+    for place, layer in enumerate(layers):
+        alpha = GAIN_SQUARED[activation] if place else 1.0
+        share = between if residual and 0 < place <= between else 1
+        init_weight(layer, how, alpha / share)
+        if layer.bias is not None:
+            layer.bias.zero_()
 
 
 def init_weight(layer: nn.Module, how: Init, alpha: float) -> None:

@@ -1,0 +1,130 @@
+"""Alternating projections, matrix scaling, barycentres and unbalanced transport."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from monge.core.errors import DataError
+from monge.solve.transport.projections import (
+    alternating_projections,
+    barycentre,
+    optimality,
+    scaling_exists,
+    unbalanced,
+)
+from monge.solve.transport.sinkhorn import sinkhorn
+
+EPSILON = 0.3
+
+
+def problem(n=5, m=7, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    cost = torch.rand(n, m, generator=g, dtype=torch.float64)
+    p, q = (torch.rand(k, generator=g, dtype=torch.float64) + 0.2 for k in (n, m))
+    return cost, p / p.sum(), q / q.sum()
+
+
+def test_projections_alternate_between_the_marginals_and_end_at_the_plan():
+    cost, p, q = problem()
+    trace = list(itertools.islice(alternating_projections((-cost / EPSILON).exp(), p, q), 200))
+    assert all(step.row_error < 1e-12 for step in trace[1::2])
+    assert all(step.column_error < 1e-12 for step in trace[2::2])
+    errors = [step.column_error for step in trace[1::2]]
+    assert all(late <= early + 1e-12 for early, late in itertools.pairwise(errors))
+    assert errors[0] > 1e-2 > 1e-9 > errors[-1]
+    plan = sinkhorn(cost, None, EPSILON, a=p, b=q, tolerance=1e-11).matrix
+    torch.testing.assert_close(trace[-1].plan, plan, atol=1e-9, rtol=0)
+
+
+def test_iterates_are_those_of_scaling_vectors():
+    cost, p, q = problem()
+    k = (-cost / EPSILON).exp()
+    u, v = torch.ones_like(p) / k.sum(), torch.ones_like(q)
+    steps = alternating_projections(k, p, q)
+    next(steps)
+    for _ in range(5):
+        u = p / (k @ v)
+        torch.testing.assert_close(next(steps).plan, u[:, None] * k * v)
+        v = q / (k.T @ u)
+        torch.testing.assert_close(next(steps).plan, u[:, None] * k * v)
+
+
+def test_the_conditions_of_the_optimum_hold_at_the_plan_alone():
+    cost, p, q = problem()
+    k = (-cost / EPSILON).exp()
+    plan = sinkhorn(cost, None, EPSILON, a=p, b=q, tolerance=1e-11).matrix
+    at = optimality(plan, k, p, q)
+    assert max(at.stationarity, at.row_error, at.column_error) < 1e-8
+    swap = torch.zeros_like(plan)
+    swap[0, 0] = swap[1, 1] = 1e-3
+    swap[0, 1] = swap[1, 0] = -1e-3
+    moved = optimality(plan + swap, k, p, q)  # the same marginals, not stationary
+    assert max(moved.row_error, moved.column_error) < 1e-8
+    assert moved.stationarity > 1e-3
+    apart = optimality(p[:, None] * q, k, p, q)
+    assert apart.stationarity > 0.1
+
+
+def test_kernels_with_zeros_are_scaled_where_a_plan_exists():
+    half = torch.full((2,), 0.5, dtype=torch.float64)
+    full, corner = torch.ones(2, 2), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    empty = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    assert scaling_exists(full, half, half) == "scaling"
+    assert scaling_exists(corner, half, half) == "limit"  # the plan is the diagonal
+    assert scaling_exists(empty, half, half) == "none"
+    assert scaling_exists(torch.zeros(2, 2), half, half) == "none"
+    lean = torch.tensor([0.7, 0.3], dtype=torch.float64)
+    assert scaling_exists(corner, lean, half) == "scaling"
+    last = next(itertools.islice(alternating_projections(corner.double(), lean, half), 400, None))
+    assert max(last.row_error, last.column_error) < 1e-6
+    assert float(last.plan[1, 0]) == 0
+    slow = next(itertools.islice(alternating_projections(corner.double(), half, half), 400, None))
+    assert float(slow.plan[0, 1]) < 2e-3
+    with pytest.raises(DataError, match="-1"):
+        next(alternating_projections(-full, half, half))
+
+
+def test_the_barycentre_of_two_humps_lies_between_them():
+    x = torch.linspace(0, 1, 60, dtype=torch.float64)
+    humps = torch.stack([torch.softmax(-((x - c) ** 2) / 2e-3, 0) for c in (0.2, 0.6)])
+    cost, weights = (x[:, None] - x) ** 2, torch.tensor([0.25, 0.75], dtype=torch.float64)
+    found = barycentre(cost, humps, weights, 1e-3, 500)
+    assert float(found.sum()) == pytest.approx(1)
+    assert float(found @ x) == pytest.approx(0.25 * 0.2 + 0.75 * 0.6, abs=5e-3)
+    assert float(x[found.argmax()]) == pytest.approx(0.5, abs=0.02)  # one hump, not two
+    with pytest.raises(DataError):
+        barycentre(cost, humps, 2 * weights, 1e-3)
+
+
+def test_unbalanced_transport_has_its_closed_form_and_its_limits():
+    one = torch.ones(1, dtype=torch.float64)
+    for reach, c in ((0.5, 1.0), (3.0, 0.2)):
+        plan = unbalanced(torch.full((1, 1), c, dtype=torch.float64), one, one, 0.1, reach)
+        assert float(plan) == pytest.approx(math.exp(-c / (0.1 + 2 * reach)), rel=1e-9)
+    cost, p, q = problem()
+    balanced = sinkhorn(cost, None, EPSILON, a=p, b=q, tolerance=1e-11).matrix
+    found = unbalanced(cost, p, q, EPSILON, math.inf)
+    torch.testing.assert_close(found, balanced, atol=1e-9, rtol=0)
+    torch.testing.assert_close(unbalanced(cost, p, q, EPSILON, 1e6), balanced, atol=1e-5, rtol=0)
+
+
+def test_no_plan_near_the_unbalanced_one_costs_less():
+    cost, p, q = problem()
+    q = 2 * q
+
+    def kl(x, y):
+        return (torch.xlogy(x, x / y) - x + y).sum()
+
+    def total(plan):
+        return (
+            (cost * plan).sum()
+            + EPSILON * kl(plan, p[:, None] * q)
+            + 0.4 * (kl(plan.sum(1), p) + kl(plan.sum(0), q))
+        )
+
+    plan, g = unbalanced(cost, p, q, EPSILON, 0.4), torch.Generator().manual_seed(0)
+    for _ in range(20):
+        noise = 0.02 * torch.randn(plan.shape, generator=g, dtype=torch.float64)
+        assert float(total(plan * noise.exp())) > float(total(plan))
