@@ -249,8 +249,14 @@ def fit(
     column: Column, found: np.ndarray, name: str, label: bool, options: Options, at: Locator
 ) -> Codec:
     """The codec that fits the cells `found` in a column."""
-    values, place = distinct(found)
-    dtype, missing = str(column.dtype), bool((place < 0).any())
+    dtype = str(column.dtype)
+    if found.dtype.kind in "biuf" and not label and dtype != "category":
+        empty = np.isnan(found) if found.dtype.kind == "f" else np.zeros(1, bool)
+        missing = bool(empty.any())
+        values = found[~empty] if missing else found
+    else:
+        values, place = distinct(found)
+        missing = bool((place < 0).any())
     if not len(values):
         raise Unfit.drop(name, "has no values")
     if label or dtype == "category":
@@ -271,7 +277,8 @@ def fit_cells(
     options: Options,
     at: Locator,
 ) -> Codec:
-    """The codec that the distinct `values` of a column that is not known to be names ask for."""
+    """The codec that the `values` of a column that is not known to be names ask for: the different
+    ones of text, all numbers."""
     if found.dtype.kind != "O":
         return fit_number(found, values, name, dtype, missing, at)
     if all(type(value) is int and abs(value) < WRAPS for value in values):
@@ -291,7 +298,7 @@ def fit_number(
     """The codec of numbers: binary, whole or real, with an offset if needed."""
     if values.dtype.kind == "b":
         return Binary(values=("False", "True"), dtype=dtype)
-    if ((values == 0) | (values == 1)).all():
+    if scalar.every(values, lambda some: (some == 0) | (some == 1)):
         return Binary(dtype=dtype)
     if is_large(values):
         codec = scalar.fit_large(values, dtype)
@@ -303,11 +310,15 @@ def fit_number(
                 f", or read it as categorical with data.names={name}",
             )
         return codec
-    whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
+    whole = max(values.max(), -values.min()) <= EXACT and scalar.every(
+        values, lambda some: some == np.rint(some)
+    )
     # a column of whole numbers with missing cells is written as floats
     if whole and ("int" in dtype.lower() or (missing and dtype.lower().startswith("float"))):
         return Number(kind="counts", dtype=dtype)
-    if blurred(finite(found.astype(np.float64), at)).any():
+    for start, some in scalar.pieces(found):
+        finite(some.astype(np.float64), lambda row: at(start + row))  # noqa: B023
+    if blurred(found) is not None:
         return scalar.fit(values, dtype)
     return Number(kind="real", dtype=dtype, decimals=scalar.decimals_of(values))
 
@@ -370,7 +381,7 @@ def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Cate
             category="ordered" if kind.ordered else "unordered",
         )
     codec = Categorical.fit(found, str(column.dtype), blank)
-    is_full = not any(cell is None for cell in found)
+    is_full = bool((distinct(found)[1] >= 0).all())
     if len(codec.names) > max(100, len(found) / 2):
         raise Unfit.drop(
             name,
