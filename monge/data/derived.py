@@ -32,7 +32,7 @@ from .constraints import (
     unit_of,
     zero_of,
 )
-from .packed import PIECE, as_ranks, levels
+from .packed import PIECE, Picked, as_ranks, levels
 from .readers.base import RowLocations
 
 FEWEST_PAIRS = 20
@@ -307,7 +307,7 @@ def find_derived(
     """The constant columns, and those that are functions of names in another. Of two that
     determine one another names are modelled rather than numbers, and the first rather than the
     second. `excluded` columns are always modelled."""
-    single = {name: code for name, code in codes.items() if code.ndim == 1}
+    single = Picked(codes, [name for name, code in codes.items() if code.ndim == 1])
     equal = {name for name, code in single.items() if is_single(code)}
     constants = [name for name in single if name in equal and name not in excluded]
     constants = [name for name in constants if not single[name][:1].isnan().any()]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -105,13 +105,34 @@ def has_missing(rows: PackedTensor) -> bool:
     return any(mask is not None and bool(mask.any()) for mask in map(is_missing, parts))
 
 
-def single_columns(tensors: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
+class Picked(Mapping[str, Any]):
+    """Some of the entries of a mapping, which are taken from it only when they are used."""
+
+    def __init__(self, entries: Mapping[str, Any], names: Sequence[str]) -> None:
+        self.entries, self.names = entries, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def single_columns(tensors: Mapping[str, PackedTensor]) -> Mapping[str, Tensor]:
     """The fields of one number per row."""
-    return {
-        name: column
-        for name, column in tensors.items()
-        if isinstance(column, Tensor) and column.ndim == 1
-    }
+    return Picked(
+        tensors,
+        [
+            name
+            for name, column in tensors.items()
+            if isinstance(column, Tensor) and column.ndim == 1
+        ],
+    )
 
 
 class Moments(TypedDict):

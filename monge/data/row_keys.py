@@ -18,6 +18,7 @@ from ..core.config import Config
 from ..core.errors import DataError
 from .codecs.date_format import is_date
 from .codecs.scalar import EXACT_FLOAT64, pieces
+from .packed import Picked
 from .readers.base import RawData
 
 FEWEST = 20
@@ -204,11 +205,11 @@ def separate(raw: RawData, keys: Collection[RowKey]) -> RawData:
     if not names & {*raw.values}:
         return raw
     cells: Mapping[str, Any] = {
-        name: column.to_numpy() for name, column in raw.values.items() if name in names
+        name: raw.values[name].to_numpy() for name in raw.values if name in names
     }
     return replace(
         raw,
-        values={name: column for name, column in raw.values.items() if name not in names},
+        values=Picked(raw.values, [name for name in raw.values if name not in names]),
         main=tuple(name for name in raw.main if name not in names),
         row_keys={**raw.row_keys, **cells},
     )

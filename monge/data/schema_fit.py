@@ -32,7 +32,7 @@ from .derived import (
     refuse_broken_rows,
 )
 from .options import Options
-from .packed import PIECE, PackedTensor, levels, single_columns
+from .packed import PIECE, PackedTensor, Picked, levels, single_columns
 from .readers.base import RawData
 from .schema import Field, Schema, mark_missing
 
@@ -86,7 +86,7 @@ def fit_schema(
     if finds_support(raw, options):
         used = {column for each in comparisons for column in each.columns}
         fixed = {*used, *raw.labels, *raw.inputs, *([raw.target] if raw.target else [])}
-        modelled = {column: columns[column] for column in raw.main if column in columns}
+        modelled = Picked(columns, [column for column in raw.main if column in columns])
         derived += find_derived(modelled, codecs, fixed)
         fixed |= {each.name for each in derived}
         made = replace(made, orderings=made.orderings + find_date_pairs(modelled, codecs, fixed))

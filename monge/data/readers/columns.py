@@ -144,8 +144,9 @@ class StoredColumn(Column):
         self.names: dict[str, int] = {}  # the different cells of text, with their numbers from 1
         self.clear()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What a reader that goes on later needs."""
+    @property
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs."""
         return {
             "count": self.count,
             "kind": self.kind,
@@ -153,14 +154,15 @@ class StoredColumn(Column):
             "names": list(self.names),
         }
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.count, self.kind, self.is_full = state["count"], state["kind"], state["is_full"]
-        self.names = {name: place for place, name in enumerate(state["names"], 1)}
-
-    @property
-    def width(self) -> int:
-        """Bytes of a cell."""
-        return 4 if self.kind == "object" else np.dtype(self.kind).itemsize
+    @classmethod
+    def restored(cls, path: Path, state: Mapping[str, Any]) -> StoredColumn:
+        """The column whose cells another process has written."""
+        column = cls.__new__(cls)
+        Column.__init__(column)
+        column.path, column.marks = path, path.with_suffix(".missing")
+        column.count, column.kind, column.is_full = state["count"], state["kind"], state["is_full"]
+        column.names = {name: place for place, name in enumerate(state["names"], 1)}
+        return column
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -261,6 +263,11 @@ class TextColumn:
 
     def nunique(self) -> int:
         return len(self.names)
+
+    ndim = 1
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.to_numpy(object)
 
     def isna(self) -> np.ndarray:
         return self.codes == 0
