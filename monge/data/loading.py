@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 from torch.utils.data import Dataset as TorchDataset
 
-from ..core.errors import DataError, UsageError, nearest
+from ..core.errors import DataError, MongeError, UsageError, nearest
+from ..core.memory import gigabytes
 from . import constraints, frames, prepared, row_keys, splits
 from .builtin import catalogue
 from .codecs import time_index
@@ -33,7 +34,7 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
-from .packed import PackedTensor, missing_counts
+from .packed import PackedTensor, missing_counts, single_columns
 from .readers import (
     arrays,
     arrow,
@@ -116,6 +117,24 @@ def prepared_place(
     return place
 
 
+def announcement(data: Any, settings: Sequence[str] = ()) -> str:
+    """A note if opening these data takes long, as they are prepared first; empty otherwise."""
+    try:
+        options = Options().override(*settings)
+        source, transforms = locate(data)
+        paths = paths_of_table(source, options)
+        size = sum(path.stat().st_size for path in paths)
+    except (MongeError, OSError):
+        return ""  # opening them says it better
+    place = prepared.cache_place(paths, options, None) if paths else Path()
+    if transforms or size < prepared.LARGE or prepared.is_prepared(place):
+        return ""
+    return (
+        f"{data} has {gigabytes(size)} and is prepared in {prepared.cache_root()} first "
+        "(MONGE_CACHE names another folder)"
+    )
+
+
 def paths_of_table(source: Any, options: Options) -> list[Path]:
     """The files of an input that is a table; none for other data."""
     if isinstance(source, tables.TableFiles):
@@ -132,10 +151,9 @@ def table_name(source: Any) -> str:
 
 def decoded(dataset: Dataset) -> RawData:
     """The rows of a table as they were before they were encoded."""
+    columns = single_columns(dataset.tensors)
     values = {
-        field.name: tables.series(
-            field.codec, field.codec.decode(dataset.tensors[field.name].numpy())
-        )
+        field.name: tables.series(field.codec, field.codec.decode(columns[field.name].numpy()))
         for field in dataset.schema.fields
     }
     values |= {name: tables.as_column(cells) for name, cells in dataset.row_keys.items()}

@@ -53,7 +53,7 @@ LARGE = 2**28
 """Bytes of files from which a table is prepared in the cache rather than held in memory."""
 LATE = ("labels", "balance", "augment")
 """Settings that change neither the rows nor their statistics."""
-TYPES = {"float32": np.dtype(np.float32), "int64": np.dtype(np.int64)}
+TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "int64": np.dtype(np.int64)}
 """How encoded cells are stored: numbers, and codes of names."""
 BYTES = 16
 """Bytes that a cell takes at most on disk while a table is prepared."""
@@ -205,9 +205,10 @@ class Store:
             path, cells, at = self.rows / f"{place}.bin", values[name], raw.at(name)
             path.unlink(missing_ok=True)
             for start, some in pieces(cells):
-                codes = codec.encode(some, lambda row: at(start + row)).numpy()  # noqa: B023
-                append(path, codes, None)
-            files[name] = (path, str(codes.dtype))
+                codes = codec.encode(some, lambda row: at(start + row))  # noqa: B023
+                assert isinstance(codes, Tensor), "a table has one cell per row and column"
+                append(path, codes.numpy(), None)
+            files[name] = (path, str(codes.dtype).removeprefix("torch."))
         return StoredTensors(files)
 
     def select(self, tensors: Mapping[str, PackedTensor], rows: Tensor) -> StoredTensors:

@@ -266,6 +266,11 @@ class TextColumn:
 
     ndim = 1
 
+    @property
+    def iloc(self) -> CodedCells:
+        """The cells by number."""
+        return CodedCells(np.array([*self.names, None], object)[:-1], self.codes - 1)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.to_numpy(object)
 

@@ -13,8 +13,9 @@ import io
 import re
 import sys
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -45,6 +46,8 @@ NEWLINE, QUOTE, SPACE = b'\n" '
 BLOCK, LARGEST, SHARE = 2**19, 2**21, 5
 """Bytes that are read at a time after the opening: at first, at most, and 1/SHARE of what was read
 before. Parsing takes several times the memory of its text."""
+AHEAD = 2
+"""Blocks that are parsed ahead of their use."""
 PER_COLUMN = 2**12
 """Bytes that are read at a time for each column at least; every column of a block costs time."""
 OPENING = 2**16
@@ -465,10 +468,10 @@ def parse(
     found: list[Lines] = []
     for path, layout in files:
         found.append([])
-        for block in find_blocks(path, layout):
+        for block, table in parsed_blocks(path, layout):
             found[-1].append(block.lines)
             likely = size * len(block.lines) // len(block.content)
-            for name, piece in parse_block(block, layout, path).items():
+            for name, piece in table.items():
                 columns[str(name)].mixed |= is_unfiltered(piece.array)
                 columns[str(name)].add(piece.array, likely)
         if not found[-1]:
@@ -497,6 +500,23 @@ def parse(
 
 Lines = list[range | np.ndarray]
 """The lines that the rows of each block begin on."""
+
+
+def parsed_blocks(path: Path, layout: Layout) -> Iterator[tuple[Block, pd.DataFrame]]:
+    """The blocks of a file with their cells, the next ones parsed while one is used."""
+    if path.stat().st_size < AHEAD * LARGEST:
+        yield from (
+            (block, parse_block(block, layout, path)) for block in find_blocks(path, layout)
+        )
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[tuple[Block, Future[pd.DataFrame]]] = deque()
+        for block in find_blocks(path, layout):
+            waiting.append((block, pool.submit(parse_block, block, layout, path)))
+            if len(waiting) > AHEAD:
+                first, table = waiting.popleft()
+                yield first, table.result()
+        yield from ((block, table.result()) for block, table in waiting)
 
 
 def listed(lines: Lines) -> np.ndarray:
