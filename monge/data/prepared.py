@@ -16,12 +16,13 @@ from them; one that was killed before starts again.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
@@ -214,11 +215,10 @@ class Store:
     def select(self, tensors: Mapping[str, PackedTensor], rows: Tensor) -> StoredTensors:
         """Some of the rows alone."""
         files = {}
-        for place, name in enumerate(tensors):
+        for name in tensors:
             column = tensors[name]
             assert isinstance(column, Tensor), "a table has one cell per row and column"
-            path = self.rows / f"{place}.chosen"
-            path.unlink(missing_ok=True)
+            path = self.rows / f"{secrets.token_hex(4)}.chosen"
             for part in rows.split(2**20):
                 append(path, column[part].numpy(), None)
             files[name] = (path, str(column.numpy().dtype))
@@ -227,7 +227,7 @@ class Store:
     def write(self, dataset: Dataset) -> None:
         """Write what the folder still lacks, and remove what only preparing needs."""
         self.check_unchanged()
-        kinds = {}
+        kinds, rows = {}, len(dataset)
         for place, field in enumerate(dataset.schema.fields):
             column = dataset.tensors[field.name]
             assert isinstance(column, Tensor), "a table has one cell per row and column"
@@ -257,7 +257,7 @@ class Store:
             self.folder / ABOUT,
             {
                 "format": FORMAT,
-                "rows": len(dataset),
+                "rows": rows,
                 "settings": asdict(self.options),
                 "origin": self.origin,
                 "for_run": self.stored,
@@ -299,7 +299,7 @@ def writing(
     part = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(out.with_name(f".{out.name}.lock")):
+        with FileLock(lock_of(out)):
             if is_prepared(out):
                 yield None
                 return
@@ -316,13 +316,18 @@ def writing(
                 raise
             (part / "about.json").unlink()
             part.rename(out)
-        with contextlib.suppress(OSError):
-            out.with_name(f".{out.name}.lock").unlink()
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         shutil.rmtree(part, ignore_errors=True)
         raise no_room(paths, options, out, 0) from error
+
+
+def lock_of(out: Path) -> Path:
+    """The lock of a folder that is being written, away from it, as it is never removed."""
+    whose = f"{os.path.expanduser('~')} {os.path.abspath(out)}"
+    name = hashlib.sha256(whose.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"monge-{name}.lock"
 
 
 def digest_of(stored: Mapping[str, Any] | None) -> str:

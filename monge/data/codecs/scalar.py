@@ -234,10 +234,10 @@ class Spread:
         return (self.squares / max(self.count, 1)) ** 0.5
 
 
-def pieces(values: Any, size: int = PIECE) -> Iterator[tuple[int, Any]]:
+def pieces(values: Any) -> Iterator[tuple[int, Any]]:
     """The rows of a long column some at a time, each time with the number of the first."""
-    for start in range(0, len(values), size):
-        yield start, values[start : start + size]
+    for start in range(0, len(values), PIECE):
+        yield start, values[start : start + PIECE]
 
 
 def every(values: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> bool:
