@@ -198,8 +198,7 @@ def prepare_files(
         if store is not None:
             raw = store.resume()
             if raw is None:
-                raw = tables.read_files(paths, name, options, store.cells)
-                store.finish_reading(raw)
+                raw = store.finish_reading(tables.read_files(paths, name, options, store.cells))
             store.write(build(replace(raw, store=store), options, stored=fields))
     return prepared.read(out, (), fields)
 

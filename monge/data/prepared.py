@@ -149,8 +149,9 @@ class Store:
             notes=tuple(about["notes"]),
         )
 
-    def finish_reading(self, raw: RawData) -> None:
-        """Remember the cells that were read of files which did not change meanwhile."""
+    def finish_reading(self, raw: RawData) -> RawData:
+        """Remember the cells that were read of files which did not change meanwhile; returns the
+        table with the lines of its rows in a file too."""
         self.check_unchanged()
         assert isinstance(raw.values, LazyColumns), "cells are in files"
         np.save(self.cells / "lines.npy", raw.places.lines)
@@ -170,6 +171,8 @@ class Store:
                 "columns": states,
             },
         )
+        lines, owner = (np.load(self.cells / f"{part}.npy", "r") for part in ("lines", "owner"))
+        return replace(raw, places=RowLocations(lines, owner, raw.places.files))
 
     def check_unchanged(self) -> None:
         for path, (_, size, time) in zip(self.paths, self.origin, strict=True):

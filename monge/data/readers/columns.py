@@ -269,7 +269,7 @@ class TextColumn:
     @property
     def iloc(self) -> CodedCells:
         """The cells by number."""
-        return CodedCells(np.array([*self.names, None], object)[:-1], self.codes - 1)
+        return CodedCells(np.array([None, *self.names], object), self.codes)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.to_numpy(object)

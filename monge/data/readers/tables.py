@@ -284,9 +284,11 @@ def cells(column: Cells, at: Locator) -> Any:
         if pd.api.types.is_integer_dtype(kind) and full:
             whole = column.to_numpy()
             fits = whole.dtype.kind != "u" or whole.max(initial=0) < WRAPS
-            return whole.astype(np.int64) if fits else whole.astype(object)
+            return whole.astype(np.int64, copy=False) if fits else whole.astype(object)
         if pd.api.types.is_integer_dtype(kind) and is_large(column.dropna().to_numpy()):
             return column.to_numpy(object, na_value=None)
+        if kind == np.float64:
+            return column.to_numpy()
         return column.to_numpy(np.float64, na_value=np.nan)
     if kind.kind == "M":
         utc = column.dt.tz_convert("UTC") if isinstance(kind, pd.DatetimeTZDtype) else column
