@@ -74,6 +74,9 @@ import monge
 monge.fit("made", str(place / "big.monge"), out=place / "run", budget="200steps", width=32)
 """
 COMMAND = """
+from monge.data import prepared
+prepared.LARGE = 1  # smaller tables than the full one are prepared too
+os.environ["MONGE_CACHE"] = str(place / "cache")
 from monge.cli.main import attempt
 attempt(sys.argv[2:])
 """

@@ -136,7 +136,7 @@ def list_known(console: Console) -> None:
     known = console.table(("name", "summary"), [list(row.values()) for row in rows])
     console.result(
         rows,
-        f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
+        f"{known}\n\nOr a path: csv, parquet, feather, npy, npz, idx, wav, txt, a folder of "
         "images, of audio, of text, of splits, or of sentence pairs (train.de, "
         f"train.en).\n\n{data_options(console)}",
     )

@@ -105,8 +105,8 @@ def prepared_place(
                 "the data with it"
             )
         return source
-    paths = paths_of_table(source, options)
-    if not paths or transforms or sum(path.stat().st_size for path in paths) < prepared.LARGE:
+    paths = [] if transforms else large_paths(source, options)
+    if not paths:
         return None
     place = prepared.cache_place(paths, options, fields)
     if not prepared.is_prepared(place):
@@ -122,17 +122,24 @@ def announcement(data: Any, settings: Sequence[str] = ()) -> str:
     try:
         options = Options().override(*settings)
         source, transforms = locate(data)
-        paths = paths_of_table(source, options)
-        size = sum(path.stat().st_size for path in paths)
+        paths = [] if transforms else large_paths(source, options)
     except (MongeError, OSError):
         return ""  # opening them says it better
-    place = prepared.cache_place(paths, options, None) if paths else Path()
-    if transforms or size < prepared.LARGE or prepared.is_prepared(place):
+    if not paths or prepared.is_prepared(prepared.cache_place(paths, options, None)):
         return ""
     return (
-        f"{data} has {gigabytes(size)} and is prepared in {prepared.cache_root()} first "
-        "(MONGE_CACHE names another folder)"
+        f"{data} has {gigabytes(prepared.size_of(paths))} and is prepared in "
+        f"{prepared.cache_root()} first (MONGE_CACHE names another folder)"
     )
+
+
+def large_paths(source: Any, options: Options) -> list[Path]:
+    """The files of a table that is prepared before it is used; none for other data."""
+    many = isinstance(source, tables.TableFiles)
+    files = source.paths if many else [source] if isinstance(source, Path) else []
+    if not all(path.is_file() for path in files) or prepared.size_of(files) < prepared.LARGE:
+        return []
+    return paths_of_table(source, options)
 
 
 def paths_of_table(source: Any, options: Options) -> list[Path]:

@@ -92,6 +92,11 @@ def origin(paths: Sequence[Path]) -> list[list[Any]]:
     return [[path, about.st_size, about.st_mtime_ns] for path, about in found]
 
 
+def size_of(paths: Sequence[Path]) -> int:
+    """Bytes of files, of compressed ones about those of their content."""
+    return sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)
+
+
 def early(options: Options) -> dict[str, Any]:
     """The settings that decide what is stored."""
     found = json.loads(json.dumps(asdict(options)))
@@ -367,7 +372,7 @@ def needed(paths: Sequence[Path], options: Options) -> int:
         return sum(BYTES * arrow.rows_of(path) * len(arrow.names(path)) for path in paths)
     layout = delimited.find_layout(paths[0], options)
     lines = delimited.opening(paths[0], 100)[0].splitlines()
-    size = sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)
+    size = size_of(paths)
     length = sum(map(len, lines)) / len(lines) + 1
     return int(BYTES * layout.width * size / length)
 
@@ -398,6 +403,12 @@ def read(
             name: np.load(folder / "keys" / f"{place}.npy", "r")
             for place, name in enumerate(about["keys"])
         }
+        for name, index in splits.items():
+            if index.dtype != torch.int64 or (len(index) and not is_within(index, rows)):
+                raise ValueError(f"{name} has rows that are not there")
+        for name, cells in keys.items():
+            if cells.shape != (rows,):
+                raise ValueError(f"{name} has the shape {cells.shape}")
         refused = folder / "refused.npy"
         dataset = Dataset(
             schema,
@@ -412,7 +423,7 @@ def read(
             torch.from_numpy(np.load(refused)) if refused.exists() else None,
         )
     except (OSError, KeyError, TypeError, ValueError, UsageError) as error:
-        if isinstance(error, DataError | UsageError) and not isinstance(error, KeyError):
+        if isinstance(error, DataError | UsageError):
             raise
         raise DataError(
             f"{folder}: expected a prepared folder as Monge writes it, found a damaged one "
@@ -428,6 +439,11 @@ def read(
     if same_columns(own, schema):
         return dataset.copy(schema=with_missing_marks(own, schema.name, tensors))
     raise OtherColumns(dataset)
+
+
+def is_within(index: Tensor, rows: int) -> bool:
+    low, high = index.aminmax()
+    return int(low) >= 0 and int(high) < rows
 
 
 class OtherColumns(Exception):

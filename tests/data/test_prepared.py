@@ -38,8 +38,10 @@ def mixed(n: int = N) -> pd.DataFrame:
     table["big"] = rng.integers(0, 5, n) + 2**60
     table["one"] = 7
     table["share"] = rng.random(n)
+    table["member"] = rng.random(n) < 0.5
+    table["maybe"] = pd.array(rng.random(n) < 0.3, dtype="boolean")
     table["late"] = np.where(np.arange(n) < n // 2, 3, rng.normal(size=n))  # whole at first
-    for name, share in (("age", 0.1), ("city", 0.1), ("x", 0.05), ("end", 0.2)):
+    for name, share in (("age", 0.1), ("city", 0.1), ("x", 0.05), ("end", 0.2), ("maybe", 0.1)):
         table.loc[rng.random(n) < share, name] = None
     return table
 
@@ -202,7 +204,7 @@ def test_settings_of_a_prepared_folder_are_those_it_was_made_with(tmp_path):
         data.prepare(tmp_path / "t.csv", tmp_path / "out")
 
 
-@pytest.mark.parametrize("damage", ["field", "json", "split", "rows"])
+@pytest.mark.parametrize("damage", ["field", "json", "split", "beyond", "keys", "rows"])
 def test_a_damaged_folder_is_refused(tmp_path, damage):
     mixed(100).to_csv(tmp_path / "t.csv", index=False)
     out = tmp_path / "t.monge"
@@ -214,6 +216,10 @@ def test_a_damaged_folder_is_refused(tmp_path, damage):
         about.write_text("{")
     elif damage == "split":
         (out / "splits" / "test.npy").unlink()
+    elif damage == "beyond":
+        np.save(out / "splits" / "test.npy", np.array([5, 100]))
+    elif damage == "keys":
+        np.save(out / "keys" / "0.npy", np.arange(99))
     else:
         about.write_text(json.dumps(json.loads(about.read_text()) | {"rows": "many"}))
     with pytest.raises(DataError, match=r"t\.monge"):

@@ -103,7 +103,7 @@ def opened(path: Path) -> Any:
         ) from error
     try:
         if path.suffix.lower() == ".parquet":
-            return pq.ParquetFile(path)
+            return pq.ParquetFile(path, pre_buffer=False)  # which would hold what was read
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, error) from error

@@ -88,7 +88,7 @@ class Column:
         if self.values.dtype != (kind := np.dtype(self.kind)):
             self.values = np.zeros(0, kind)
         self.values = grown(self.values, start, self.count, likely)
-        self.values[start : self.count] = values[np.arange(len(values))]
+        self.values[start : self.count] = [*values] if isinstance(values, CodedCells) else values
 
     def extent(self, start: int) -> tuple[Any, Any]:
         """The smallest and the largest whole number so far."""
