@@ -217,7 +217,7 @@ class Store:
                 codes = codec.encode(some, lambda row: at(start + row))  # noqa: B023
                 assert isinstance(codes, Tensor), "a table has one cell per row and column"
                 append(path, codes.numpy(), None)
-            files[name] = (path, str(codes.dtype).removeprefix("torch."))
+                files[name] = (path, str(codes.dtype).removeprefix("torch."))
         return StoredTensors(files)
 
     def select(self, tensors: Mapping[str, PackedTensor], rows: Tensor) -> StoredTensors:

@@ -144,7 +144,8 @@ class Categorical(Codec):
         """The categories in the type of the data."""
         dtype = numpy_dtype(self.dtype)
         names = [name for name in self.names if name != MISSING]
-        return np.array(names) == "True" if dtype.kind == "b" else np.array(names, dtype)
+        # booleans beside empty cells are read as 0 and 1
+        return np.isin(names, ("True", "1")) if dtype.kind == "b" else np.array(names, dtype)
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         return torch.from_numpy(look_up(values, self.names, at))
