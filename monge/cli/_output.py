@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import json
 import math
 import os
@@ -133,3 +134,35 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(entry) for entry in value]
     return value
+
+
+def gather_files(
+    console: Console, data: str | None, settings: tuple[str, ...]
+) -> tuple[str | None, tuple[str, ...]]:
+    """DATA and settings where a shell may have written out a pattern such as big/*.parquet: its
+    files become one pattern again. Says so if a large table will be prepared first."""
+    if data is None:
+        return data, settings
+    more = [word for word in settings if "=" not in word or os.path.isfile(word)]
+    if more and os.path.isfile(data):
+        data, settings = pattern_of([data, *more]), tuple(w for w in settings if w not in more)
+    from ..data.loading import announcement
+
+    options = [word.removeprefix("data.") for word in settings if word.startswith("data.")]
+    if note := announcement(data, options):
+        console.note(note)
+    return data, settings
+
+
+def pattern_of(files: list[str]) -> str:
+    """The pattern that matches these files and no others."""
+    first, last = min(files), max(files)
+    start = os.path.commonprefix([first, last])  # noqa: RUF071
+    end = os.path.commonprefix([name[len(start) :][::-1] for name in files])[::-1]  # noqa: RUF071
+    for pattern in (f"{start}*{end}", f"{start}*{os.path.splitext(first)[1]}"):
+        if sorted(glob.glob(pattern)) == sorted(files):
+            return pattern
+    raise UsageError(
+        f"expected one file of data or those of one pattern, found {len(files)} files "
+        f"({first}, ..., {last}); prepare them with `monge data prepare FILES -o NAME.monge`"
+    )

@@ -5,6 +5,7 @@ Observed values stay; the rest is sampled from the model given the observed valu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import DataError, UsageError
-from ..run.writers import frame, write, write_table
-from ._output import SEED, Console, Output, common
+from ..run.writers import PART, frame, write, write_table, write_tables
+from ._output import SEED, Console, Output, common, gather_files
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.batch import Batch
     from ..core.space import Space
+    from ..data.dataset import Split
     from ..run.completion import Completed, FillBy
     from ..run.run import Run
 
@@ -114,52 +116,76 @@ def command(
 
     --noise and --edit are for diffusion models: they resample whole rows.
     """
-    import torch
-
     from ..core.abilities import CanComplete
     from ..core.config import Overrides
+    from ..core.rng import make_generator
     from ..run import run as runs
     from ..run.completion import POINT_DRAWS, unknown_cells
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
+    data, settings = gather_files(console, data, settings)
     found, overrides = runs.load(run), Overrides.parse(settings)
     there = found.split(data, every=True)
-    batch = there.batch(torch.arange(min(rows or len(there), len(there))))
-    batch = unknown_cells(batch, found.space, keep_holes)
+    there = next(there.parts(min(rows or len(there), max(len(there), 1))))
     by = chosen_by(mean, median, count)
     if interval is not None and out.suffix != ".csv":
         raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")
-    if hide:
-        hidden = mask(hide, found.space)
-        steps = batch.x.shape[1] if found.space.varies else None  # padded to these rows' longest
-        seen = batch.observed_mask & ~hidden[:steps]
-        batch = replace(batch, observed=seen)
     anew = tuple(f"{name}={value}" for name, value in (("noise", noise), ("edit", edit)) if value)
-    if not anew and (batch.observed is None or bool(batch.observed.all())):
-        raise DataError("these rows have no missing values; choose what to hide with --hide")
-    completed = found.complete_batch(
-        batch,
-        *overrides.model,
-        *overrides.sample,
-        *anew,
-        by=by,
-        draws=count,
-        interval=interval,
-        seed=seed,
-    )
-    x = completed.x
-    if out.suffix == ".png" and found.space.is_image:
-        x = side_by_side(batch, x, count)
-    length = None if batch.length is None else batch.length.repeat_interleave(count)
-    keys = there.repeated_keys(len(x) // max(len(batch), 1), len(batch))
-    if interval is None:
-        write(found, x, out, length, row_keys=keys)
+    generator = make_generator(seed, found.compute.torch_device())
+    filled, nothing, some = 0, 0, bool(anew)
+
+    def completions(size: int) -> Iterator[tuple[Split, Batch, Completed]]:
+        nonlocal filled, nothing, some
+        for part in there.parts(size):
+            batch = unknown_cells(part.whole(), found.space, keep_holes)
+            if hide:
+                hidden = mask(hide, found.space)
+                # padded to these rows' longest
+                steps = batch.x.shape[1] if found.space.varies else None
+                seen = batch.observed_mask & ~hidden[:steps]
+                batch = replace(batch, observed=seen)
+            some |= batch.observed is not None and not bool(batch.observed.all())
+            if not some and part.first + len(part) >= len(there):
+                raise DataError(
+                    "these rows have no missing values; choose what to hide with --hide"
+                )
+            completed = found.complete_batch(
+                batch,
+                *overrides.model,
+                *overrides.sample,
+                *anew,
+                by=by,
+                draws=count,
+                interval=interval,
+                generator=generator,
+            )
+            filled += int(completed.filled.sum())
+            nothing += int(completed.filled.flatten(1).all(1).sum())
+            yield part, batch, completed
+
+    if out.suffix == ".csv" and interval is None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_tables(
+            (
+                frame(found, done.x, part.repeated_keys(len(done.x) // max(len(part), 1)))
+                for part, _, done in completions(PART)
+            ),
+            out,
+        )
     else:
-        write_intervals(found, completed, out, keys)
+        part, batch, completed = next(completions(max(len(there), 1)))
+        x = completed.x
+        if out.suffix == ".png" and found.space.is_image:
+            x = side_by_side(batch, x, count)
+        length = None if batch.length is None else batch.length.repeat_interleave(count)
+        keys = part.repeated_keys(len(x) // max(len(batch), 1))
+        if interval is None:
+            write(found, x, out, length, row_keys=keys)
+        else:
+            write_intervals(found, completed, out, keys)
     for note in found.notes:
         console.note(note)
-    nothing = int((completed.filled.flatten(1).all(1)).sum())
     if nothing:
         empty = "1 row has" if nothing == 1 else f"{nothing} rows have"
         console.note(f"{empty} no known cell; such rows are sampled as new ones")
@@ -173,9 +199,9 @@ def command(
     console.note(f"{'entries' if anew else 'hidden entries'} are {method}")
     result = {
         "run": str(found.folder),
-        "rows": len(batch),
+        "rows": len(there),
         "completions": count,
-        "filled": int(completed.filled.sum()),
+        "filled": filled,
         "file": str(out),
         "method": method,
     }

@@ -6,10 +6,12 @@ Columns, problems with a remedy each, and the commands to start with.
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ..core.errors import UsageError
 from ._output import Console, common, with_choices
 
 if TYPE_CHECKING:
@@ -20,16 +22,35 @@ if TYPE_CHECKING:
 @click.command("data")
 @click.argument("what", required=False)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder NAME.monge that `monge data prepare` writes.",
+)
 @common
-def command(console: Console, what: str | None, settings: tuple[str, ...]) -> None:
+def command(
+    console: Console, what: str | None, settings: tuple[str, ...], out: Path | None
+) -> None:
     """List the built-in data sets, or describe WHAT (a name, a file or a folder): how each column
     is read, problems and what to do about them, and the models to start with.
+
+    `monge data prepare FILE... -o NAME.monge` writes a table of any length, in one file or several
+    of the same columns, as a folder whose rows are read when they are needed; use it as DATA.
 
     KEY=VALUE sets a data option such as data.header=no; the prefix data. may be left out.
     """
     if what is None:
         list_known(console)
         return
+    if what == "prepare":
+        prepare(console, settings, out)
+        return
+    if out is not None:
+        raise UsageError(
+            f"expected -o with `monge data prepare` alone, found -o {out}; remove it, or prepare "
+            f"{what}"
+        )
     from ..data import description
     from ..run.recommendation import describe
 
@@ -66,6 +87,32 @@ def command(console: Console, what: str | None, settings: tuple[str, ...]) -> No
     console.result(result, "\n\n".join(filter(None, parts)))
 
 
+def prepare(console: Console, words: tuple[str, ...], out: Path | None) -> None:
+    """Write files as a prepared folder."""
+    from .. import data
+
+    files = [word for word in words if "=" not in word or Path(word).exists()]
+    if not files or out is None:
+        raise UsageError(
+            "expected files and a folder, found "
+            f"{'no files' if not files else 'no -o'}; write monge data prepare FILE... -o "
+            "NAME.monge"
+        )
+    settings = [word.removeprefix("data.") for word in words if word not in files]
+    found = data.prepare(files, out, *settings)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    for note in found.notes:
+        console.note(note)
+    result = {
+        "folder": str(out),
+        "rows": len(found),
+        "fields": len(found.fields),
+        "bytes": size,
+        "fingerprint": found.fingerprint,
+    }
+    console.result(result, f"{len(found)} rows, {len(found.fields)} fields, {size} bytes\n{out}")
+
+
 def problem_lines(problems: list[Problem]) -> str:
     if not problems:
         return "No problems found."
@@ -89,7 +136,7 @@ def list_known(console: Console) -> None:
     known = console.table(("name", "summary"), [list(row.values()) for row in rows])
     console.result(
         rows,
-        f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
+        f"{known}\n\nOr a path: csv, parquet, feather, npy, npz, idx, wav, txt, a folder of "
         "images, of audio, of text, of splits, or of sentence pairs (train.de, "
         f"train.en).\n\n{data_options(console)}",
     )

@@ -14,7 +14,7 @@ import click
 
 from ..core.errors import UsageError
 from ..train.cost_description import describe_cost
-from ._output import SEED, THREADS, Console, common
+from ._output import SEED, THREADS, Console, common, gather_files
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -128,6 +128,7 @@ def command(
     elif model is None or data is None:
         raise UsageError("fit needs MODEL and DATA; `monge models` and `monge data` list them")
     else:
+        data, settings = gather_files(console, data, settings)
         options: dict[str, Any] = {
             "given": given,
             "target": target,

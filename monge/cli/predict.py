@@ -5,15 +5,18 @@ The rows of DATA need not hold the target. Without -o the table is printed as cs
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..run.writers import write_table
-from ._output import SEED, Console, Output, common
+from ..run.writers import write_table, write_tables
+from ._output import SEED, Console, Output, common, gather_files
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..run.predict import By
 
 
@@ -67,7 +70,18 @@ def command(
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
+    data, settings = gather_files(console, data, settings)
     overrides, found = Overrides.parse(settings), runs.load(run)
+    if out is not None and not keep_columns:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        asked = (*overrides.model, *overrides.sample)
+        parts = found.predict_parts(data, *asked, split=split, by=by, interval=interval, seed=seed)
+        for note in found.notes:
+            console.note(note)
+        result: dict[str, Any] = {"run": str(found.folder), "rows": 0, "columns": []}
+        write_tables(counted(parts, result), out)
+        console.result(result | {"file": str(out)}, str(out))
+        return
     table = found.predict(
         data,
         *overrides.model,
@@ -88,3 +102,10 @@ def command(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(table, out)
     console.result(result | {"file": str(out)}, str(out))
+
+
+def counted(parts: Iterator[pd.DataFrame], result: dict[str, Any]) -> Iterator[pd.DataFrame]:
+    """The parts of a table, whose rows and columns are noted in `result`."""
+    for part in parts:
+        result |= {"rows": result["rows"] + len(part), "columns": list(part)}
+        yield part

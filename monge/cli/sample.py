@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import UsageError
-from ..run.writers import check_format, frame, write
+from ..run.writers import PART, check_format, frame, write, write_tables
 from ._output import SEED, Console, Output, common
 from ._stream_text import sample_text
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
     from ..core.batch import Batch
@@ -100,6 +101,11 @@ def command(
         outs = [found.folder / "figures" / f"samples{suffix}" for suffix in suffixes]
     for path in outs:
         check_format(found, path)
+    if streams(found, count, out, where, options):
+        write_tables(sampled_tables(found, count, conditions, options, seed), outs[0])
+        result = {"run": str(found.folder), "n": count, "file": str(out), "files": [str(out)]}
+        console.result(result, str(out))
+        return
     if where:
         x = found.sample_where(count, where, conditions, *options, seed=seed).x
     else:
@@ -113,6 +119,27 @@ def command(
     files = [str(path) for out in outs for path in write(found, x, out)]
     result = {"run": str(found.folder), "n": count, "file": files[0], "files": files}
     console.result(result, "\n".join(files))
+
+
+def streams(
+    run: Run, count: int, out: Path | None, where: tuple[str, ...], options: tuple[str, ...]
+) -> bool:
+    """Whether samples are written while others are drawn: many rows of a table, none of which is
+    thrown away."""
+    rejects = where or run.view.constraints or any("range=" in word for word in options)
+    return out is not None and out.suffix == ".csv" and count > PART and not rejects
+
+
+def sampled_tables(
+    run: Run, count: int, conditions: dict[str, Batch], options: tuple[str, ...], seed: int
+) -> Iterator[pd.DataFrame]:
+    """Samples as tables, some rows at a time, with keys that go on from one to the next."""
+    schema = run.view.selection.schema
+    keys = {each.name: each.fresh(count) for each in schema.row_keys}
+    start = 0
+    for x in run.sample_parts(count, conditions, *options, seed=seed):
+        rows = slice(start, start := start + len(x))
+        yield frame(run, x, {name: cells[rows] for name, cells in keys.items()})
 
 
 def sample_conditions(

@@ -5,17 +5,21 @@ Prints the mean with its standard error and bits per dimension.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..core.errors import UsageError
-from ..run.writers import write_table
-from ._output import SEED, Console, Output, common
+from ..run.writers import PART, write_tables
+from ._output import SEED, Console, Output, common, gather_files
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
     from ..evaluate.likelihood import RowLikelihoods
     from ..run.run import Run
 
@@ -60,6 +64,7 @@ def command(
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
+    data, settings = gather_files(console, data, settings)
     overrides = Overrides.parse(settings)
     found = runs.load(run)
     options = (*overrides.model, *overrides.score)
@@ -118,10 +123,22 @@ def check_options(run: Run, settings: Sequence[str]) -> None:
 
 
 def write_rows(out: Path, scores: RowLikelihoods) -> None:
+    import numpy as np
+
+    rank = np.empty(len(scores.value), np.int64)
+    rank[np.argsort(scores.value, kind="stable")] = np.arange(1, len(rank) + 1)
+    write_tables(score_tables(scores, rank), out)
+
+
+def score_tables(scores: RowLikelihoods, rank: NDArray[np.int64]) -> Iterator[pd.DataFrame]:
+    """A line per row, some rows at a time."""
     import pandas as pd
 
-    table = pd.DataFrame({"row": scores.numbers, "nats": scores.value, "kind": scores.kind})
-    if scores.stderr is not None:
-        table["stderr"] = scores.stderr
-    table["rank"] = table["nats"].rank(method="first").astype(int)
-    write_table(table, out)
+    for start in range(0, max(len(rank), 1), PART):
+        rows = slice(start, start + PART)
+        numbers = None if scores.numbers is None else scores.numbers[rows]
+        table = pd.DataFrame({"row": numbers, "nats": scores.value[rows], "kind": scores.kind})
+        if scores.stderr is not None:
+            table["stderr"] = scores.stderr[rows]
+        table["rank"] = rank[rows]
+        yield table

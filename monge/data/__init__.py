@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .builtin.catalogue import names
     from .dataset import Dataset, Split, View
-    from .loading import open
+    from .loading import open, prepare
 
 
-__all__ = ["Dataset", "Split", "View", "names", "open"]
+__all__ = ["Dataset", "Split", "View", "names", "open", "prepare"]
 MODULES = {
     "Dataset": ".dataset",
     "Split": ".dataset",
     "View": ".dataset",
     "names": ".builtin.catalogue",
     "open": ".loading",
+    "prepare": ".loading",
 }
 
 

@@ -6,9 +6,10 @@ is what `monge data FILE` shows.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+MAX_TOGETHER = 2**26
+"""Most numbers of a table that are copied to one tensor, which is the faster to take rows from."""
 MODEL_PROPOSALS = ("augment", "balance")
 """The settings that a model may propose: they affect training batches only."""
 
@@ -180,11 +183,31 @@ class Dataset:
         return 0 if found is None else int(found.sum())
 
 
+class SideBySide:
+    """Columns (N,) of a long table as rows (N, D), put together only for the rows of a batch."""
+
+    def __init__(self, columns: Sequence[Tensor]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def index_select(self, axis: int, where: Tensor) -> Tensor:
+        return torch.stack([as_numbers(each.index_select(0, where)) for each in self.columns], 1)
+
+
+def as_numbers(column: Tensor) -> Tensor:
+    """Codes as numbers; NaN for a missing one."""
+    if column.is_floating_point():
+        return column
+    return torch.where(column < 0, torch.nan, column.float())
+
+
 @dataclass(frozen=True)
 class PackedRows:
     """The rows of an event or a condition as they are stored."""
 
-    rows: PackedTensor  # (N, ...): bytes, codes, or float32 with NaN if missing
+    rows: PackedTensor | SideBySide  # (N, ...): bytes, codes, or float32 with NaN if missing
     filling: Tensor | None = None  # values in place of missing ones, if any are missing
     sampled: Array | None = None  # samples the binary values of a batch
     varies: bool = False  # whether rows differ in length
@@ -273,13 +296,10 @@ class FieldGroup:
             )
         every = [tensors[field.name] for field in self.fields]
         columns = [column for column in every if isinstance(column, Tensor)]
-        numbers = [
-            column
-            if column.is_floating_point()
-            else torch.where(column < 0, torch.nan, column.float())
-            for column in columns
-        ]
-        return PackedRows(torch.stack(numbers, 1), filling, optional=optional)  # (N, D)
+        if len(columns) * len(columns[0]) > MAX_TOGETHER:
+            return PackedRows(SideBySide(columns), filling, optional=optional)
+        numbers = torch.stack([as_numbers(column) for column in columns], 1)  # (N, D)
+        return PackedRows(numbers, filling, optional=optional)
 
     def filling(self) -> Tensor:
         """The values in place of missing ones: in the support and in the shape of an event."""
@@ -646,6 +666,7 @@ class Split:
     """Rows of a view, read in batches."""
 
     weight: Tensor | None = None  # (n,): of training rows, how much each counts
+    first = 0  # number of the first row, in a part of a split
 
     def __init__(
         self,
@@ -680,7 +701,17 @@ class Split:
             shift = (torch.rand(len(index)) * (self.crop_limits[index] + 1)).long()
         event = self.event.batch(where, train, changes.get(EVENT), shift)
         weight = None if self.weight is None else self.weight[index]
-        return replace(event, given=given, row=index, weight=weight)
+        return replace(event, given=given, row=index + self.first, weight=weight)
+
+    def parts(self, size: int) -> Iterator[Split]:
+        """The rows some at a time, for results that are written while they are computed."""
+        for start in range(0, max(len(self), 1), size):
+            rows, part = slice(start, start + size), copy.copy(self)
+            part.index, part.numbers, part.first = self.index[rows], self.numbers[rows], start
+            part.row_keys = {name: cells[rows] for name, cells in self.row_keys.items()}
+            part.weight = None if self.weight is None else self.weight[rows]
+            part.crop_limits = None if self.crop_limits is None else self.crop_limits[rows]
+            yield part
 
     @property
     def lengths(self) -> Tensor | None:

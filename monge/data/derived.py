@@ -32,6 +32,7 @@ from .constraints import (
     unit_of,
     zero_of,
 )
+from .packed import PIECE, Picked, as_ranks, levels
 from .readers.base import RowLocations
 
 FEWEST_PAIRS = 20
@@ -43,6 +44,9 @@ CHANCE = -20.0
 
 EMPTY = "(empty)"
 """How messages show an empty cell."""
+FIRST = 2**12
+"""Rows that are looked at before all."""
+
 Codes = Mapping[str, Tensor]
 """Columns (N,) as their codecs encode them; an empty cell is NaN, or the last code of a label."""
 
@@ -257,24 +261,43 @@ def cell(name: str, codes: Codes, codecs: Mapping[str, Codec], row: int) -> str:
     return f"{name}={EMPTY if value is None or value != value else value}"
 
 
-def is_function(source: Tensor, column: Tensor) -> bool:
+def is_function(source: Tensor, column: Tensor, known: Levels | None = None) -> bool:
     """Whether a column (N,) of codes is a function of another, which is not believed of few rows
-    or where an independent column would often be one too."""
-    if len(source) < FEWEST_ROWS * (int(source.max()) + 1):
+    or where an independent column would often be one too. `known` are the levels of the source."""
+    known = known or levels_of(source)
+    if known is None:
         return False
-    table = torch.full((int(source.max()) + 1,), -1, dtype=torch.long)
-    table[source] = column
-    if not torch.equal(table[source], column):
-        return False
-    shares = column.bincount().double() / len(column)
-    sizes = source.bincount().double()
-    agree = (shares ** sizes[:, None]).sum(1).log().sum()
+    values, sizes = known
+    table = torch.full((len(values),), torch.nan, dtype=torch.float64)
+    for part, here in zip(parts(source), parts(column), strict=True):
+        place, cells = torch.searchsorted(values, as_ranks(part)), as_ranks(here)
+        table[place] = table[place].where(~table[place].isnan(), cells)
+        if not torch.equal(table[place], cells):
+            return False
+    inverse = table.unique(return_inverse=True)[1]
+    counts = torch.zeros(int(inverse.max()) + 1).long().index_add_(0, inverse, sizes)
+    agree = ((counts.double() / len(column)) ** sizes.double()[:, None]).sum(1).log().sum()
     return float(agree) < CHANCE
 
 
-def ranks(codes: Tensor) -> Tensor:
-    """The number of each value among the distinct ones; empty cells are one of them."""
-    return torch.unique(codes.double().nan_to_num(torch.inf), return_inverse=True)[1]
+Levels = tuple[Tensor, Tensor]
+"""The different values of a column, and how often each occurs."""
+
+
+def levels_of(codes: Tensor) -> Levels | None:
+    """The levels of a column of which another may be a function; None if they hardly repeat."""
+    return levels(codes, len(codes) // FEWEST_ROWS)
+
+
+def parts(codes: Tensor) -> list[Tensor]:
+    """The rows of a column some at a time, few of them first: they refute most of what is asked
+    about all."""
+    return [codes[:FIRST], *codes[FIRST:].split(PIECE)] if len(codes) > FIRST else [codes]
+
+
+def is_single(codes: Tensor) -> bool:
+    """Whether all cells of a column are equal; empty ones are."""
+    return all(bool((as_ranks(part) == as_ranks(codes[:1])).all()) for part in parts(codes))
 
 
 def is_finite(codec: Codec) -> bool:
@@ -287,20 +310,21 @@ def find_derived(
     """The constant columns, and those that are functions of names in another. Of two that
     determine one another names are modelled rather than numbers, and the first rather than the
     second. `excluded` columns are always modelled."""
-    single = {name: code for name, code in codes.items() if code.ndim == 1}
-    ranked = {name: ranks(code) for name, code in single.items()}
-    constants = [name for name in ranked if not ranked[name].any() and name not in excluded]
-    constants = [name for name in constants if not single[name].isnan().any()]
-    if len(constants) == len(ranked):
+    single = Picked(codes, [name for name, code in codes.items() if code.ndim == 1])
+    equal = {name for name, code in single.items() if is_single(code)}
+    constants = [name for name in single if name in equal and name not in excluded]
+    constants = [name for name in constants if not single[name][:1].isnan().any()]
+    if len(constants) == len(single):
         return ()
     found: list[Derived] = [constant(name, single[name], codecs[name]) for name in constants]
-    varied = [name for name in ranked if bool(ranked[name].any())]
+    varied = [name for name in single if name not in equal]
     finite = [name for name in varied if is_finite(codecs[name])]
+    known = {name: some for name in finite if (some := levels_of(single[name])) is not None}
     functions = {
         (source, name)
-        for source in finite
+        for source, its_levels in known.items()
         for name in varied
-        if source != name and is_function(ranked[source], ranked[name])
+        if source != name and is_function(single[source], single[name], its_levels)
     }
 
     def precedes(source: str, name: str) -> bool:
@@ -315,8 +339,8 @@ def find_derived(
         for name in varied
         if name not in excluded
     }
-    for name, known in sources.items():
-        roots = [source for source in known if not sources.get(source)]
+    for name, candidates in sources.items():
+        roots = [source for source in candidates if not sources.get(source)]
         if roots:
             both = (name, roots[0]) in functions
             found.append(lookup(name, roots[0], single, codecs, both))
@@ -331,11 +355,16 @@ def constant(name: str, code: Tensor, codec: Codec) -> Constant:
 def lookup(
     name: str, source: str, codes: Codes, codecs: Mapping[str, Codec], inverse: bool
 ) -> Lookup:
-    place = codes[source].double().nan_to_num(-1).round().long()
-    table: list[float | None] = [None] * (int(place.max()) + 1)
-    for code in place[place >= 0].unique().tolist():
-        value = float(codes[name][place == code][0])
-        table[code] = None if value != value or (value < 0 and is_label(codecs[name])) else value
+    table: list[float | None] = []
+    for part, here in zip(parts(codes[source]), parts(codes[name]), strict=True):
+        place = part.double().nan_to_num(-1).round().long().numpy()
+        for code, row in zip(*np.unique(place, return_index=True), strict=True):
+            if code < 0:
+                continue
+            value = float(here[row])
+            table += [None] * (code + 1 - len(table))
+            empty = value != value or (value < 0 and is_label(codecs[name]))
+            table[code] = None if empty else value
     return Lookup(name=name, source=source, codes=tuple(table), inverse=inverse)
 
 
@@ -353,11 +382,24 @@ def is_label(codec: Codec) -> bool:
 
 def leaks(target: str, inputs: Sequence[str], codes: Codes) -> list[str]:
     """The inputs of which the target is a function in all rows."""
-    ranked = {name: ranks(codes[name]) for name in (target, *inputs) if codes[name].ndim == 1}
-    if target not in ranked:
+    if codes[target].ndim != 1:
         return []
-    known = [name for name in inputs if name in ranked]
-    return [name for name in known if is_function(ranked[name], ranked[target])]
+    found = []
+    for name in inputs:
+        column = codes[name]
+        if column.ndim != 1 or not may_be_function(column[:FIRST], codes[target][:FIRST]):
+            continue
+        if is_function(column, codes[target]):
+            found.append(name)
+    return found
+
+
+def may_be_function(source: Tensor, column: Tensor) -> bool:
+    """Whether equal cells of one column stand beside equal cells of the other."""
+    _, place = as_ranks(source).unique(return_inverse=True)
+    table = torch.zeros(len(source), dtype=torch.float64)
+    table[place] = as_ranks(column)
+    return torch.equal(table[place], as_ranks(column))
 
 
 @dataclass(frozen=True)

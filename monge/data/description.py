@@ -113,7 +113,7 @@ def spare_column(what: Any, settings: Sequence[str]) -> tuple[str, ...]:
     """The setting that leaves out the one column without which the data can be read, if any."""
     try:
         options = loading.Options().override(*settings)
-        raw = loading.prepare(loading.read(loading.locate(what)[0], options), options)
+        raw = loading.choose_columns(loading.read(loading.locate(what)[0], options), options)
     except DataError:
         return ()
     for name in list(raw.values)[:MAX_TRIED] if raw.table and len(raw.values) > 1 else ():

@@ -8,7 +8,7 @@ schema of an earlier run) run only if the data need them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 from torch.utils.data import Dataset as TorchDataset
 
-from ..core.errors import DataError, UsageError, nearest
-from . import constraints, frames, row_keys, splits
+from ..core.errors import DataError, MongeError, UsageError, nearest
+from ..core.memory import gigabytes
+from . import constraints, frames, prepared, row_keys, splits
 from .builtin import catalogue
 from .codecs import time_index
 from .codecs.array import Array
@@ -33,9 +34,10 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
-from .packed import PackedTensor, missing_counts
+from .packed import PackedTensor, missing_counts, single_columns
 from .readers import (
     arrays,
+    arrow,
     audio,
     folders,
     images,
@@ -45,7 +47,7 @@ from .readers import (
     text,
     text_columns,
 )
-from .readers.base import RawData, ReadFormat, check_kind
+from .readers.base import RawData, ReadFormat, RowLocations, check_kind
 from .schema import Schema, read_selection, with_missing_marks
 from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
 from .schema_match import encode as encode_matched
@@ -75,12 +77,137 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
     if isinstance(data, str | Path) and "~" in str(data) and (both := pairs.sides(str(data))):
         return open_unpaired(both, settings, fields)
     source, transforms = locate(data)
+    if place := prepared_place(source, options, transforms, fields):
+        try:
+            return prepared.read(place, settings, fields)
+        except prepared.OtherColumns as other:
+            return build(decoded(other.dataset), options, stored=fields)
     before, maker, after = pairs.parted(transforms) if transforms else ((), None, ())
     raw = read(source, options, read_format(before, fields))
     if maker is None:
         return build(raw, options, transforms, fields)
     unpaired = build(raw, options, before, whole=fields is not None)
     return pairs.make(unpaired, maker, after, fields)
+
+
+def prepared_place(
+    source: Any,
+    options: Options,
+    transforms: Sequence[parse.Change],
+    fields: Mapping[str, Any] | None,
+) -> Path | None:
+    """The folder of data that are prepared, or are so large that they are prepared in the cache
+    first; None for others."""
+    if isinstance(source, Path) and prepared.is_prepared(source):
+        if transforms:
+            raise UsageError(
+                f"expected {source} without a transform, found +{transforms[0].text}; prepare "
+                "the data with it"
+            )
+        return source
+    paths = [] if transforms else large_paths(source, options)
+    if not paths:
+        return None
+    place = prepared.cache_place(paths, options, fields)
+    if not prepared.is_prepared(place):
+        try:
+            prepare_files(paths, table_name(source), place, options, fields)
+        except prepared.NotATable:
+            return None  # a series or text, which is held in memory
+    return place
+
+
+def announcement(data: Any, settings: Sequence[str] = ()) -> str:
+    """A note if opening these data takes long, as they are prepared first; empty otherwise."""
+    try:
+        options = Options().override(*settings)
+        source, transforms = locate(data)
+        paths = [] if transforms else large_paths(source, options)
+    except (MongeError, OSError):
+        return ""  # opening them says it better
+    if not paths or prepared.is_prepared(prepared.cache_place(paths, options, None)):
+        return ""
+    return (
+        f"{data} has {gigabytes(prepared.size_of(paths))} and is prepared in "
+        f"{prepared.cache_root()} first (MONGE_CACHE names another folder)"
+    )
+
+
+def large_paths(source: Any, options: Options) -> list[Path]:
+    """The files of a table that is prepared before it is used; none for other data."""
+    many = isinstance(source, tables.TableFiles)
+    files = source.paths if many else [source] if isinstance(source, Path) else []
+    if not all(path.is_file() for path in files) or prepared.size_of(files) < prepared.LARGE:
+        return []
+    return paths_of_table(source, options)
+
+
+def paths_of_table(source: Any, options: Options) -> list[Path]:
+    """The files of an input that is a table; none for other data."""
+    if isinstance(source, tables.TableFiles):
+        return list(source.paths)
+    if not isinstance(source, Path) or not source.is_file() or is_idx(source):
+        return []
+    reader = next((reader for reader in READERS if reader.accepts(source, options)), None)
+    return [source] if reader is not None and reader.suffixes == TABLE_SUFFIXES else []
+
+
+def table_name(source: Any) -> str:
+    return source.name if isinstance(source, tables.TableFiles) else tables.stem(source)
+
+
+def decoded(dataset: Dataset) -> RawData:
+    """The rows of a table as they were before they were encoded."""
+    columns = single_columns(dataset.tensors)
+    values = {
+        field.name: tables.series(field.codec, field.codec.decode(columns[field.name].numpy()))
+        for field in dataset.schema.fields
+    }
+    values |= {name: tables.as_column(cells) for name, cells in dataset.row_keys.items()}
+    places = RowLocations.count(len(dataset))
+    return RawData(dataset.name, values, tuple(values), places, table=True)
+
+
+def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
+    """Write a table of any length, in one file or in several (a list, or a pattern such as
+    big/*.parquet), as a prepared folder of memory-mapped columns, and open it."""
+    out, options = Path(out), Options().override(*settings)
+    many = data if isinstance(data, list | tuple) else [data]
+    names = [str(name) for name in many]
+    found = table_files(" ".join(names), list(map(Path, names))) if len(names) > 1 else None
+    source = found or locate(names[0])[0]
+    paths = paths_of_table(source, options)
+    if not paths:
+        raise DataError(
+            f"expected a table in a file ({', '.join(TABLE_SUFFIXES[:4])} or "
+            f"{', '.join(arrow.SUFFIXES)}) or in several, found {names[0]}; convert it"
+        )
+    if out.suffix != prepared.SUFFIX:
+        raise UsageError(
+            f"expected a folder whose name ends in {prepared.SUFFIX}, found {out}; name it "
+            f"{out.with_suffix(prepared.SUFFIX)}"
+        )
+    if out.exists():
+        raise UsageError(f"expected a new folder, found {out}; remove it, or choose another")
+    return prepare_files(paths, table_name(source), out, options)
+
+
+def prepare_files(
+    paths: Sequence[Path],
+    name: str,
+    out: Path,
+    options: Options,
+    fields: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Write a table of any length as a prepared folder: its cells are read once into columns in
+    files, from which codecs are fitted and rows encoded, one column at a time."""
+    with prepared.writing(paths, out, options, fields) as store:
+        if store is not None:
+            raw = store.resume()
+            if raw is None:
+                raw = store.finish_reading(tables.read_files(paths, name, options, store.cells))
+            store.write(build(replace(raw, store=store), options, stored=fields))
+    return prepared.read(out, (), fields)
 
 
 def open_unpaired(
@@ -104,7 +231,7 @@ def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -
     if isinstance(source, str):
         raise DataError(f"expected a table with a column of times, found the built-in {data}")
     schema = read_selection(fields).schema
-    raw = series.arranged(prepare(read(source, options), options), options, schema)
+    raw = series.arranged(choose_columns(read(source, options), options), options, schema)
     found = series.read(raw, options, schema)
     series.first_tick(found, schema)  # refuses steps of another length
     return found
@@ -117,8 +244,24 @@ def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
         return data, ()
     if "," in str(data) and (files := parallel_text.sides(str(data))):
         return files, ()
+    if paths := catalogue.matching(str(data)):
+        return table_files(str(data), paths), ()
     place, transforms = catalogue.locate(str(data))
     return place, parse.find(transforms) if transforms else ()
+
+
+def table_files(pattern: str, paths: Sequence[Path]) -> tables.TableFiles:
+    """The files of a pattern; all of them must be tables of one kind."""
+    for path in paths:
+        check_kind(path)
+        kind = arrow.is_arrow(path)
+        named = path.name.lower().endswith(tuple(TABLE_SUFFIXES))
+        if not path.is_file() or not named or kind != arrow.is_arrow(paths[0]):
+            raise DataError(
+                f"{pattern}: expected tables of one kind ({', '.join(TABLE_SUFFIXES[:4])} or "
+                f"{', '.join(arrow.SUFFIXES)}), found {path}; give a narrower pattern"
+            )
+    return tables.TableFiles(pattern, tuple(paths))
 
 
 @dataclass(frozen=True)
@@ -146,7 +289,8 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
             return reader.read(source, options, form or ReadFormat())
     if isinstance(source, Path):
         raise DataError(
-            f"expected a table ({', '.join(TABLE_SUFFIXES[:4])} or their .gz), an array "
+            f"expected a table ({', '.join(TABLE_SUFFIXES[:4])} or their .gz, "
+            f"{', '.join(arrow.SUFFIXES)}), an array "
             f"({', '.join(ARRAY_SUFFIXES)}), idx, images or {audio.SUFFIX}, found {source}; "
             "convert it"
         )
@@ -156,7 +300,8 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
     )
 
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
+TEXT_SUFFIXES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
+TABLE_SUFFIXES = (*TEXT_SUFFIXES, *arrow.SUFFIXES)
 ARRAY_SUFFIXES = (".npy", ".npz")
 IDX_NAME = re.compile(r".*[-.]idx.*")
 """train-images-idx3-ubyte.gz, mine.idx and the like."""
@@ -273,6 +418,10 @@ READERS = (
         suffixes=(".tsv", ".tsv.gz"),
     ),
     *TABLE_READERS,
+    DataReader(
+        lambda source, options, form: tables.read_files(source.paths, source.name, options),
+        lambda source, options: isinstance(source, tables.TableFiles),
+    ),
     # two parallel files
     DataReader(
         lambda source, options, form: parallel_text.read_pair(source, options, form),
@@ -346,13 +495,15 @@ def build(
     split are refused, unless `whole` is set or the schema of a run is given."""
     selection = None if stored is None else read_selection(stored)
     schema = None if selection is None else selection.schema
-    raw = prepare(raw, options)
+    raw, store = choose_columns(raw, options), raw.store
     if may_be_series(raw, options, schema):
         raw = series.windows(raw, options, schema)
     if schema is None and (options.group or options.time or options.weight):
         raw = separate_weight(assign_splits(raw, options), options)
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
+    if store is not None:
+        store.check_table(raw)
     keys = find_keys(raw, options) if schema is None else schema.row_keys
     if keys:
         raw = row_keys.separate(raw, keys)
@@ -477,34 +628,57 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 def encode(
     raw: RawData, options: Options, changes: Sequence[parse.Change], schema: Schema | None
-) -> tuple[dict[str, Codec], dict[str, PackedTensor]]:
+) -> tuple[dict[str, Codec], Mapping[str, PackedTensor]]:
     """Fit codecs, encode the rows and apply the transforms."""
-    values = {name: values_of(raw, name) for name in raw.values}
+    values: Mapping[str, Any] = AllCells(raw)
+    if raw.store is None:
+        values = dict(values)
     codecs = fit_codecs(raw, values, options, schema)
     if schema is None and finds_support(raw, options):
         codecs = align_dates(codecs, values)
-    tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
+    if raw.store is not None:
+        tensors = raw.store.encode(raw, codecs, values)
+    else:
+        tensors = {
+            name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()
+        }
     for change in changes:
         parse.apply(change, codecs, tensors, raw.name)
     return codecs, tensors if schema is None else encode_matched(raw, schema, codecs, tensors)
 
 
+class AllCells(Mapping[str, Any]):
+    """The cells of every field, computed when they are used."""
+
+    def __init__(self, raw: RawData) -> None:
+        self.raw = raw
+
+    def __getitem__(self, name: str) -> Any:
+        return values_of(self.raw, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.raw.values)
+
+    def __len__(self) -> int:
+        return len(self.raw.values)
+
+
 def select_rows(
     raw: RawData, tensors: Mapping[str, PackedTensor], rows: Tensor
-) -> tuple[RawData, dict[str, PackedTensor]]:
+) -> tuple[RawData, Mapping[str, PackedTensor]]:
     """The rows that the settings select, in order."""
     if len(rows) == len(raw):
-        return raw, dict(tensors)
+        return raw, tensors
     split = None if raw.split is None else raw.split[rows.numpy()]
     keys = {name: cells[rows.numpy()] for name, cells in raw.row_keys.items()}
     refused = None if raw.refused is None else raw.refused[rows.numpy()]
     places = raw.places.take(rows.numpy())
     return replace(raw, split=split, places=places, row_keys=keys, refused=refused), {
         name: tensor[rows] for name, tensor in tensors.items()
-    }
+    } if raw.store is None else raw.store.select(tensors, rows)
 
 
-def prepare(raw: RawData, options: Options) -> RawData:
+def choose_columns(raw: RawData, options: Options) -> RawData:
     """Apply data.drop and data.names; DataError if there are no rows."""
     if options.split and not raw.numbered:
         raise UsageError(

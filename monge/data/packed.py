@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -95,13 +96,43 @@ def missing_counts(rows: PackedTensor) -> Tensor | None:
     return total[rows.start + rows.length] - total[rows.start]
 
 
-def single_columns(tensors: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
+def has_missing(rows: PackedTensor) -> bool:
+    """Whether a cell of any row is missing."""
+    if isinstance(rows, Ragged):
+        found = missing_counts(rows)
+        return found is not None and bool(found.any())
+    parts = rows.split(PIECE) if len(rows) else ()
+    return any(mask is not None and bool(mask.any()) for mask in map(is_missing, parts))
+
+
+class Picked(Mapping[str, Any]):
+    """Some of the entries of a mapping, which are taken from it only when they are used."""
+
+    def __init__(self, entries: Mapping[str, Any], names: Sequence[str]) -> None:
+        self.entries, self.names = entries, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def single_columns(tensors: Mapping[str, PackedTensor]) -> Mapping[str, Tensor]:
     """The fields of one number per row."""
-    return {
-        name: column
-        for name, column in tensors.items()
-        if isinstance(column, Tensor) and column.ndim == 1
-    }
+    return Picked(
+        tensors,
+        [
+            name
+            for name, column in tensors.items()
+            if isinstance(column, Tensor) and column.ndim == 1
+        ],
+    )
 
 
 class Moments(TypedDict):
@@ -136,13 +167,42 @@ def statistics(x: Tensor, groups: int) -> Statistics:
 
 
 def of_numbers(x: Tensor) -> tuple[float, ...]:
-    """mean, scale, low, high; those of zeros if all are missing."""
-    seen = x[~x.isnan()].double()
-    if not len(seen):
+    """mean, scale, low, high; those of zeros if all are missing. Of a long column the moments of
+    its pieces are joined (Chan, Golub and LeVeque 1979)."""
+    count, mean, variance, low, high = 0, 0.0, 0.0, math.inf, -math.inf
+    for part in x.split(PIECE):
+        seen = part[~part.isnan()].double()
+        if not len(seen):
+            continue
+        share, (least, most) = len(seen) / (count + len(seen)), seen.aminmax()
+        apart, within = float(seen.mean()) - mean, float(seen.var(correction=0))
+        variance += share * (within - variance) + share * (1 - share) * apart**2
+        mean += share * apart
+        count, low, high = count + len(seen), min(low, float(least)), max(high, float(most))
+    if not count:
         return 0.0, 1.0, 0.0, 0.0
-    low, high = seen.aminmax()
-    scale = float(seen.std(correction=0)) if low < high else 1.0
-    return float(seen.mean()), scale, float(low), float(high)
+    return mean, variance**0.5 if low < high else 1.0, low, high
+
+
+def levels(column: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
+    """The different values of a column (N,), sorted, as float64, and how often each occurs; a
+    missing number counts as infinity. None if there are more than `most`."""
+    values, counts = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.long)
+    for part in column.split(PIECE):
+        found, count = as_ranks(part).unique(return_counts=True)
+        values, place = torch.cat([values, found]).unique(return_inverse=True)
+        counts = torch.zeros(len(values), dtype=torch.long).index_add_(
+            0, place, torch.cat([counts, count])
+        )
+        if len(values) > most:
+            return None
+    return values, counts
+
+
+def as_ranks(column: Tensor) -> Tensor:
+    """Codes as float64 whose order and equality is that of the cells; a missing number is the
+    largest."""
+    return column.double().nan_to_num(torch.inf)
 
 
 def of_levels(x: Tensor) -> tuple[float, ...]:

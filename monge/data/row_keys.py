@@ -17,7 +17,8 @@ import numpy as np
 from ..core.config import Config
 from ..core.errors import DataError
 from .codecs.date_format import is_date
-from .codecs.scalar import EXACT_FLOAT64
+from .codecs.scalar import EXACT_FLOAT64, pieces
+from .packed import Picked
 from .readers.base import RawData
 
 FEWEST = 20
@@ -130,7 +131,7 @@ def describe(name: str, column: Any) -> dict[str, Any] | None:
     if column.dtype.kind in "iu":
         numbers = column.to_numpy()
         low, high = int(numbers.min()), int(numbers.max())
-        counts = len(numbers) - 1 == high - low < EXACT_FLOAT64 and column.is_unique
+        counts = len(numbers) - 1 == high - low < EXACT_FLOAT64 and is_gapless(numbers, low)
         # years or ages of one row each count too, but from elsewhere
         named = low in (0, 1) or NAME.search(name) is not None
         return {"following": high + 1} if counts and named else None
@@ -140,6 +141,14 @@ def describe(name: str, column: Any) -> dict[str, Any] | None:
     if not all(isinstance(cell, str) for cell in cells):
         return None
     return hexadecimal(cells) or (counted(cells) or shaped(cells) if has_words(cells) else None)
+
+
+def is_gapless(numbers: np.ndarray, low: int) -> bool:
+    """Whether as many numbers from `low` on as there are occur once each."""
+    seen = np.zeros(len(numbers), bool)
+    for _, some in pieces(numbers):
+        seen[some - low] = True
+    return bool(seen.all())
 
 
 def hexadecimal(cells: list[str]) -> dict[str, Any] | None:
@@ -196,11 +205,11 @@ def separate(raw: RawData, keys: Collection[RowKey]) -> RawData:
     if not names & {*raw.values}:
         return raw
     cells: Mapping[str, Any] = {
-        name: column.to_numpy() for name, column in raw.values.items() if name in names
+        name: raw.values[name].to_numpy() for name in raw.values if name in names
     }
     return replace(
         raw,
-        values={name: column for name, column in raw.values.items() if name not in names},
+        values=Picked(raw.values, [name for name in raw.values if name not in names]),
         main=tuple(name for name in raw.main if name not in names),
         row_keys={**raw.row_keys, **cells},
     )

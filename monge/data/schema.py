@@ -15,7 +15,7 @@ from .codecs.base import Codec
 from .codecs.scalar import MISSING, Categorical, listed
 from .codecs.tokens import Text
 from .derived import Derived, Difference, Restored
-from .packed import PackedTensor, missing_counts
+from .packed import PackedTensor, has_missing
 from .row_keys import RowKey
 
 COLUMNS = "columns"
@@ -296,6 +296,6 @@ def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTe
 def mark_missing(space: Any, kept: PackedTensor) -> Any:
     """The space, with `missing` set where a cell of any split is unknown: empty, in a column where
     that is no value of its own."""
-    found = None if space.optional else missing_counts(kept)
     missing = space.missing and not space.optional
-    return replace(space, missing=missing or (found is not None and bool(found.any())))
+    unknown = not space.optional and not missing and has_missing(kept)
+    return replace(space, missing=missing or unknown)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
@@ -31,7 +32,7 @@ from .derived import (
     refuse_broken_rows,
 )
 from .options import Options
-from .packed import PackedTensor, single_columns
+from .packed import PIECE, PackedTensor, Picked, levels, single_columns
 from .readers.base import RawData
 from .schema import Field, Schema, mark_missing
 
@@ -40,6 +41,8 @@ ATOM_SHARE = 0.03
 ATOM_LEAD = 4.0
 """How many times as frequent as the next value an atom is: rounded numbers repeat, and no value
 of them stands out."""
+BUCKETS = 2**16
+"""In which the cells of a column are counted to find frequent values."""
 MAX_ATOMS = 3
 """Largest number of atoms of a column, apart from its bounds."""
 LOWER_BOUND = 0.0
@@ -83,7 +86,7 @@ def fit_schema(
     if finds_support(raw, options):
         used = {column for each in comparisons for column in each.columns}
         fixed = {*used, *raw.labels, *raw.inputs, *([raw.target] if raw.target else [])}
-        modelled = {column: columns[column] for column in raw.main if column in columns}
+        modelled = Picked(columns, [column for column in raw.main if column in columns])
         derived += find_derived(modelled, codecs, fixed)
         fixed |= {each.name for each in derived}
         made = replace(made, orderings=made.orderings + find_date_pairs(modelled, codecs, fixed))
@@ -224,15 +227,35 @@ def is_share(low: float, high: float, end: float) -> bool:
 
 
 def frequent_values(seen: Tensor) -> list[float]:
-    """The values that hold a large share of the cells, far more than any other."""
-    values, counts = seen.unique(return_counts=True)
-    if len(values) <= MAX_ATOMS + 1:
+    """The values that hold a large share of the cells, far more than any other.
+
+    Cells are first counted in buckets: a value that matters here is in a bucket that holds as
+    many, and only the cells of such buckets are sorted."""
+    sizes = torch.zeros(BUCKETS, dtype=torch.long)
+    for part in seen.split(PIECE):
+        sizes += bucket(part).bincount(minlength=BUCKETS)
+    few = int((sizes > 0).sum()) <= MAX_ATOMS + 1
+    common = sizes >= max(1, len(seen) * ATOM_SHARE / ATOM_LEAD * (not few))
+    if not bool(common.any()):
+        return []
+    cells = torch.cat([part[common[bucket(part)]] for part in seen.split(PIECE)])
+    found_in = levels(cells, len(cells))
+    if found_in is None or (few and len(found_in[0]) <= MAX_ATOMS + 1):
         return []  # few values are levels of a scale
+    values, counts = found_in
     counts, order = counts.sort(descending=True)
-    shares, found = counts / len(seen), []
+    counts = torch.cat([counts, counts.new_zeros(MAX_ATOMS + 1)])  # rarer values do not matter
+    found: list[float] = []
+    shares = counts / len(seen)
     for place in range(MAX_ATOMS):
         if shares[place] < ATOM_SHARE:
             break
         if shares[place] >= ATOM_LEAD * shares[place + 1]:
             found = values[order[: place + 1]].tolist()
     return found
+
+
+def bucket(x: Tensor) -> Tensor:
+    """The bucket of each number, the same for equal ones."""
+    bits = (x.float() + 0.0).view(torch.int32).long()  # 0 in place of -0
+    return (bits * 2654435761 >> 16) % BUCKETS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,13 +13,15 @@ from ..core.rng import derive_seed, keyed_uniform
 from .options import Options
 from .readers.base import SPLITS
 
+PIECE = 2**16
+"""Rows whose keys are computed at once."""
 FEWEST = 3
 """The fewest rows that can be split."""
 
 
 def shuffle(n: int, *keys: int | str) -> Tensor:
     """A permutation of n rows that depends only on the keys."""
-    return keyed_uniform(torch.arange(n), (1,), derive_seed(*keys))[:, 0].argsort(stable=True)
+    return torch.from_numpy(uniforms(n, *keys)).argsort(stable=True)
 
 
 def divide(
@@ -29,24 +33,53 @@ def divide(
 ) -> dict[str, Tensor]:
     """Row numbers of each split, in order. Given splits are used; missing ones are taken from the
     training rows. Too few rows are refused, or all used for training if `whole` is set."""
-    whose = torch.zeros(n, dtype=torch.long) if given is None else torch.from_numpy(given).long()
-    free = (whose == 0).nonzero()[:, 0]
+    whose = np.zeros(n, np.int8) if given is None else given.astype(np.int8)
+    free = n - int(np.count_nonzero(whose))
     parts = [
         (code, part)
         for code, part in ((1, options.valid), (2, options.test))
         if not (whose == code).any()
     ]
-    if len(free) <= len(parts) and whole:
+    if free <= len(parts) and whole:
         parts = []
-    elif len(free) <= len(parts):
+    elif free <= len(parts):
         raise DataError(
             f"{name} has {n} rows, too few to train, validate and test on; give at least {FEWEST}"
         )
-    order = free[shuffle(len(free), options.seed, "split")]
-    for code, part in parts:
-        size = min(max(1, round(part * len(free))), len(order) - (1 if code == 2 else len(parts)))
-        whose[order[:size]], order = code, order[size:]
-    return {split: (whose == code).nonzero()[:, 0] for code, split in enumerate(SPLITS)}
+    if parts:
+        ends = [0]
+        for code, part in parts:
+            left = free - ends[-1] - (1 if code == 2 else len(parts))
+            ends.append(ends[-1] + min(max(1, round(part * free)), left))
+        whose[whose == 0] = ranked(
+            uniforms(free, options.seed, "split"), ends, [c for c, _ in parts]
+        )
+    return {
+        split: torch.from_numpy(np.flatnonzero(whose == code)) for code, split in enumerate(SPLITS)
+    }
+
+
+def uniforms(n: int, *keys: int | str) -> np.ndarray:
+    """The keys by which `shuffle` orders n rows."""
+    seed, found = derive_seed(*keys), np.empty(n)
+    for start in range(0, n, PIECE):
+        rows = torch.arange(start, min(start + PIECE, n))
+        found[start : start + len(rows)] = keyed_uniform(rows, (1,), seed)[:, 0].numpy()
+    return found
+
+
+def ranked(keys: np.ndarray, ends: Sequence[int], codes: Sequence[int]) -> np.ndarray:
+    """The code of each row by the rank of its key (n,): codes[i] from rank ends[i] up to
+    ends[i + 1], 0 beyond. Sorting takes many times the memory."""
+    found, limits = np.zeros(len(keys), np.int8), np.partition(keys, ends)[ends]
+    for code, low, high in zip(codes, limits[:-1], limits[1:], strict=True):
+        found[(keys >= low) & (keys < high)] = code
+    sizes = [int((found == code).sum()) for code in codes]
+    if sizes != np.diff(ends).tolist():  # equal keys: the first row comes first
+        order = np.argsort(keys, kind="stable")
+        for code, start, end in zip(codes, ends[:-1], ends[1:], strict=True):
+            found[order[start:end]] = code
+    return found
 
 
 def by_group(groups: np.ndarray, options: Options, name: str) -> np.ndarray:

@@ -19,9 +19,10 @@ from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import Offset, shortest
 from ..data.frames import is_frame
-from ..evaluate.likelihood import HeldOutRows, chunks
+from ..evaluate.likelihood import chunks
 from ..evaluate.predictions import TargetPrediction
 from ..evaluate.predictions import predict as predict_targets
+from .writers import PART
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,17 +33,16 @@ if TYPE_CHECKING:
 By = Literal["mean", "mode", "sample"]
 
 
-@torch.no_grad()
-def predict(
+def predict_parts(
     model: Model,
     view: View,
-    rows: HeldOutRows,
+    rows: Split,
     by: By,
     interval: float,
     settings: Sequence[str],
     seed: int,
-) -> pd.DataFrame:
-    """The predicted targets of rows."""
+) -> Iterator[pd.DataFrame]:
+    """The predicted targets of rows, some rows at a time."""
     assert isinstance(model, CanSample), "predictors can be sampled"
     if not 0 < interval < 1:
         raise UsageError(
@@ -50,14 +50,48 @@ def predict(
         )
     options = model.SamplingConfig().override(*settings)
     generator = make_generator(seed, device_of(model))
+    return (
+        predict_part(model, view, part, by, interval, options, generator)
+        for part in rows.parts(PART)
+    )
+
+
+def predict(
+    model: Model,
+    view: View,
+    rows: Split,
+    by: By,
+    interval: float,
+    settings: Sequence[str],
+    seed: int,
+) -> pd.DataFrame:
+    """The predicted targets of rows."""
+    import pandas as pd
+
+    parts = predict_parts(model, view, rows, by, interval, settings, seed)
+    return pd.concat(parts, ignore_index=True)
+
+
+@torch.no_grad()
+def predict_part(
+    model: Model,
+    view: View,
+    rows: Split,
+    by: By,
+    interval: float,
+    options: Any,
+    generator: torch.Generator,
+) -> pd.DataFrame:
+    assert isinstance(model, CanSample), "predictors can be sampled"
     predictions = predict_targets(model, chunks(rows), interval, options, pad=True)
-    if by != "sample":
-        return table(view, predictions, by)
-    samples = [
-        model.sample(len(batch), batch.to(device_of(model)).given, options, generator).cpu()
-        for batch in chunks(rows)
-    ]
-    return table(view, predictions, by, torch.cat(samples).reshape(len(rows), -1))
+    sample = None
+    if by == "sample":
+        samples = [
+            model.sample(len(batch), batch.to(device_of(model)).given, options, generator).cpu()
+            for batch in chunks(rows)
+        ]
+        sample = torch.cat(samples).reshape(len(rows), -1)
+    return table(view, predictions, by, sample, rows.first)
 
 
 def read_table(what: Any) -> Any:
@@ -88,12 +122,13 @@ def table(
     predictions: Sequence[TargetPrediction],
     by: By = "mean",
     sample: Tensor | None = None,
+    first: int = 0,
 ) -> pd.DataFrame:
     """One line per row: for a class its name and the probability of each; for a number its value
     and the ends of its central interval; with `sample` (N, D), that sample instead."""
     import pandas as pd
 
-    columns: dict[str, Any] = {"row": np.arange(1, len(predictions[0].mode) + 1)}
+    columns: dict[str, Any] = {"row": np.arange(1, len(predictions[0].mode) + 1) + first}
     for place, (prediction, (name, codec)) in enumerate(
         zip(predictions, targets(view), strict=True)
     ):

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ from .forecast import forecast
 from .latent import code_frame, decoded, encoded, own_rows
 from .metrics import run_metrics
 from .model_card import card
-from .predict import By, beside_inputs, predict, read_table
+from .predict import By, beside_inputs, predict, predict_parts, read_table
 from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
 from .session import TrainingSession, follow
 from .setup import resolve_setup
@@ -71,6 +71,10 @@ from .where import (
     parse_where,
     sample_where,
 )
+from .writers import PART
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Able = TypeVar("Able")
 BUDGET = "2m"
@@ -440,7 +444,25 @@ class Run(SavedRun):
             return self.sample_where(n, (), given, *settings, seed=seed).x
         model, options = self.require(CanSample), sampling_options(self, settings)
         generator = make_generator(seed, self.compute.torch_device())
-        return model.sample(n, encode_conditions(self, given, settings), options, generator).cpu()
+        conditions = encode_conditions(self, given, settings)
+        if n <= PART:
+            return model.sample(n, conditions, options, generator).cpu()
+        return torch.cat(list(self.sample_parts(n, given, *settings, seed=seed)))
+
+    def sample_parts(
+        self, n: int, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
+    ) -> Iterator[torch.Tensor]:
+        """The same n samples as `sample_tensor`, some at a time: they are drawn in parts of PART
+        rows from one generator."""
+        model, options = self.require(CanSample), sampling_options(self, settings)
+        generator = make_generator(seed, self.compute.torch_device())
+        conditions = encode_conditions(self, given, settings)
+        for rows in torch.arange(n).split(PART):
+            here = conditions and {
+                name: batch if len(batch) == 1 else batch[rows]
+                for name, batch in conditions.items()
+            }
+            yield model.sample(len(rows), here, options, generator).cpu()
 
     def stream(
         self, n: int, given: Mapping[str, Any] | None = None, *settings: str, seed: int = 0
@@ -507,6 +529,21 @@ class Run(SavedRun):
             table = beside_inputs(read_table(what), table, rows)
         return frames.in_kind(table, self.form if what is None else form)
 
+    def predict_parts(
+        self,
+        what: Any = None,
+        *settings: str,
+        split: str | None = None,
+        by: By = "mean",
+        interval: float = 0.9,
+        seed: int = 0,
+    ) -> Iterator[pd.DataFrame]:
+        """The rows of `predict` some at a time, so that a table of any length needs little
+        memory."""
+        self.require(HasMarginals)
+        rows = self.split(what, split or (None if what is None else "all"), every=True)
+        return predict_parts(self.model, self.view, rows, by, interval, settings, seed)
+
     def forecast(
         self,
         horizon: int | None = None,
@@ -571,10 +608,12 @@ class Run(SavedRun):
         draws: int = 1,
         interval: float | None = None,
         seed: int = 0,
+        generator: torch.Generator | None = None,
     ) -> Completed:
-        """Rows whose unobserved entries are filled in given the observed ones."""
+        """Rows whose unobserved entries are filled in given the observed ones; the parts of one
+        table share a generator."""
         device, options = self.compute.torch_device(), sampling_options(self, settings)
-        model, generator = self.require(CanComplete), make_generator(seed, device)
+        model, generator = self.require(CanComplete), generator or make_generator(seed, device)
 
         def one_each(rows: Batch) -> torch.Tensor:
             return model.complete(rows.to(device), options, generator).cpu()

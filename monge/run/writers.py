@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,18 +96,47 @@ def sounds(run: Run, x: Any, length: Any = None) -> list[Any]:
     return [samples[:end] for samples, end in zip(decoded, ends, strict=True)]
 
 
+PART = 2**16
+"""Rows of a table that are computed and written at a time."""
+
+
 def write_table(table: Any, out: Path) -> None:
     """A frame as .csv or .parquet."""
+    write_tables([table], out)
+
+
+def write_tables(tables: Iterable[Any], out: Path) -> None:
+    """The rows of frames one after another as .csv or .parquet, each written before the next one
+    is asked for; the file has its name only once it is whole."""
     try:
         with replacing(out) as fresh:
             if out.suffix == ".parquet":
-                table.to_parquet(fresh)
-            else:
-                table.to_csv(fresh, index=False)
+                write_parquet(tables, fresh)
+                return
+            with open(fresh, "w", encoding="utf-8", newline="") as file:
+                for number, table in enumerate(tables):
+                    table.to_csv(file, index=False, header=not number)
     except ImportError as error:
         raise UsageError(
             f"{out.name} needs pyarrow, which is not installed; install it, or write .csv"
         ) from error
+
+
+def write_parquet(tables: Iterable[Any], out: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        for table in tables:
+            # cells are missing in one part and not in another
+            kind = None if writer is None else writer.schema
+            made = pa.Table.from_pandas(table, kind, preserve_index=False)
+            writer = writer or pq.ParquetWriter(out, made.schema)
+            writer.write_table(made)
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def write_arrays(out: Path, arrays: Mapping[str, Any]) -> None:

@@ -484,3 +484,12 @@ def test_two_tables_are_refused_with_how_to_join_them(tmp_path):
     both = f"{tmp_path / 'customers.csv'},{tmp_path / 'orders.csv'}"
     with pytest.raises(DataError, match=r"customers\.csv and orders\.csv.*merge"):
         data.open(both)
+
+
+def test_booleans_beside_empty_cells_come_back():
+    rng = np.random.default_rng(0)
+    column = pd.array(rng.random(60) < 0.5, dtype="boolean")
+    column[::5] = pd.NA
+    source = data.open(pd.DataFrame({"m": column, "x": rng.normal(size=60)}))
+    cells = source.fields["m"].codec.decode(source.tensors["m"].numpy())
+    assert pd.Series(cells).astype("boolean").equals(pd.Series(column))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import glob
 import importlib
 import os
 from pathlib import Path
@@ -60,8 +61,20 @@ def locate(text: str) -> tuple[str | Path, list[str]]:
     raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
 
 
+def matching(text: str) -> list[Path]:
+    """The files of a pattern such as big/*.parquet, in order; none if it is not one."""
+    if not glob.has_magic(text) or os.path.exists(text):
+        return []
+    for folder in (Path(), *search_path()):
+        if found := sorted(Path(path) for path in glob.glob(os.path.join(folder, text))):
+            return found
+    return []
+
+
 def absolute(text: str) -> str:
     """The same data named so that they are found from any folder: paths are absolute."""
+    if found := matching(text):
+        return os.path.join(os.path.abspath(found[0].parent), os.path.basename(text))
     for mark in ("~", ","):
         sides = text.split(mark)
         if len(sides) == 2 and not os.path.exists(text):

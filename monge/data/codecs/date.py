@@ -19,7 +19,7 @@ from ...core.space import Space
 from ..packed import statistics
 from .base import Codec, Locator
 from .date_format import find_format, parse_times
-from .scalar import EXACT, blank, refuse
+from .scalar import EXACT, blank, distinct, refuse
 from .time_index import DAY, TimeIndex
 
 LIMITS = np.array(["1000-01-01", "9999-12-01"], "datetime64[s]")
@@ -36,22 +36,25 @@ class Date(Codec):
     """Whether ticks are whole; seconds over years exceed float32 and become days."""
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
-        seen = np.array([not blank(value) for value in values], bool)
+        found, place = distinct(values)
+        seen = np.array([not blank(value) for value in found], bool)
         times = parse_times(
             np.array(
-                [value if there else None for value, there in zip(values, seen, strict=True)],
+                [value if there else None for value, there in zip(found, seen, strict=True)],
                 object,
             ),
             self.clock.form,
         )
-        wrong = np.flatnonzero(seen & np.isnat(times))
-        if len(wrong):
+        strange = np.append(seen & np.isnat(times), False)[place]  # index -1 is the last
+        if strange.any():
+            row = int(np.argmax(strange))
             raise DataError(
-                f"{at(int(wrong[0]))}: {values[wrong[0]]!r} is not a date of the format "
+                f"{at(row)}: {values[row]!r} is not a date of the format "
                 f"{self.clock.form}; fix the cell or leave it empty"
             )
-        ticks = np.full(len(values), np.nan)
-        ticks[seen] = self.clock.ticks(times[seen])
+        known = np.full(len(found) + 1, np.nan)
+        known[:-1][seen] = self.clock.ticks(times[seen])
+        ticks = known[place]
         if self.kind == "counts":
             refuse(
                 ticks != np.rint(ticks),
@@ -125,7 +128,8 @@ def is_days(codec: Date) -> bool:
 
 
 def last_tick(clock: TimeIndex, cells: np.ndarray) -> float:
-    times = parse_times(np.array([cell for cell in cells if not blank(cell)], object), clock.form)
+    known = [cell for cell in distinct(cells)[0] if not blank(cell)]
+    times = parse_times(np.array(known, object), clock.form)
     return float(clock.ticks(times.max()))
 
 

@@ -10,7 +10,8 @@ offset, as float32 has too few digits for both.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -31,8 +32,10 @@ EXACT_FLOAT64 = 2**53
 """Whole numbers up to this are exact in float64."""
 MAX_DECIMALS = 6
 """Most decimals of a column whose samples are rounded like its numbers."""
-ROUNDING = 2.0**-24
-"""The largest relative error of rounding to float32."""
+PIECE = 2**20
+"""Rows of a long column that are processed at once."""
+FIRST = 2**12
+"""Rows that are looked at before all."""
 
 
 class Number(Codec):
@@ -141,7 +144,8 @@ class Categorical(Codec):
         """The categories in the type of the data."""
         dtype = numpy_dtype(self.dtype)
         names = [name for name in self.names if name != MISSING]
-        return np.array(names) == "True" if dtype.kind == "b" else np.array(names, dtype)
+        # booleans beside empty cells are read as 0 and 1
+        return np.isin(names, ("True", "1")) if dtype.kind == "b" else np.array(names, dtype)
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         return torch.from_numpy(look_up(values, self.names, at))
@@ -180,21 +184,74 @@ def finite(values: np.ndarray, at: Locator) -> np.ndarray:
     return values
 
 
-def blurred(column: np.ndarray) -> np.ndarray:
-    """Whether float32 changes each number (N,) by more than 1e-3 of their spread."""
-    seen = column[~np.isnan(column)]
-    spread = seen.std() if len(seen) and seen.min() < seen.max() else np.inf
-    if np.abs(seen).max(initial=0) * ROUNDING <= 1e-3 * spread:
-        return np.zeros(len(column), bool)
-    return np.abs(column - column.astype(np.float32)) > 1e-3 * spread
+def blurred(column: np.ndarray) -> int | None:
+    """The first of the numbers (N,) that float32 changes by more than 1e-3 of their spread."""
+    spread, worst = Spread(), 0.0
+    for _, part in pieces(column):
+        seen = part[~np.isnan(part)].astype(np.float64)
+        spread = spread.joined(Spread.of(seen))
+        worst = max(worst, np.abs(seen - seen.astype(np.float32)).max(initial=0))
+    if spread.low >= spread.high or worst <= (limit := 1e-3 * spread.deviation):
+        return None
+    return next(
+        start + int(np.argmax(wrong))
+        for start, part in pieces(column)
+        if (wrong := np.abs(part - part.astype(np.float32)) > limit).any()
+    )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Count, mean, sum of squared distances from it, smallest and largest of some numbers."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    low: float = np.inf
+    high: float = -np.inf
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> Spread:
+        if not len(x):
+            return cls()
+        mean = float(x.mean())
+        return cls(len(x), mean, float(np.square(x - mean).sum()), float(x.min()), float(x.max()))
+
+    def joined(self, other: Spread) -> Spread:
+        """Of the numbers of both (Chan, Golub and LeVeque 1979)."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        count, apart = self.count + other.count, other.mean - self.mean
+        return Spread(
+            count,
+            self.mean + apart * other.count / count,
+            self.squares + other.squares + apart**2 * self.count * other.count / count,
+            min(self.low, other.low),
+            max(self.high, other.high),
+        )
+
+    @property
+    def deviation(self) -> float:
+        return (self.squares / max(self.count, 1)) ** 0.5
+
+
+def pieces(values: Any) -> Iterator[tuple[int, Any]]:
+    """The rows of a long column some at a time, each time with the number of the first."""
+    for start in range(0, len(values), PIECE):
+        yield start, values[start : start + PIECE]
+
+
+def every(values: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether all values have a property, found for some at a time, for few of them first."""
+    first, rest = values[:FIRST], values[FIRST:]
+    return bool(holds(first).all()) and all(bool(holds(part).all()) for _, part in pieces(rest))
 
 
 def exact_enough(values: np.ndarray, at: Locator) -> None:
     """DataError if float32 would change an entry too much."""
     flat = finite(values, at).reshape(len(values), -1)  # (N, D)
     for column in flat.T:
-        if (wrong := blurred(column)).any():
-            row = int(np.argmax(wrong))
+        if (row := blurred(column)) is not None:
             raise DataError(
                 f"{at(row)}: {column[row]:.17g} needs more digits than float32 has "
                 "for the spread of its column; subtract an offset from the column"
@@ -229,8 +286,31 @@ def truths(values: np.ndarray) -> np.ndarray:
     return np.array([known.get(str(v).strip().lower(), v) for v in values], object)
 
 
-def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+class CodedCells:
+    """A column of text as the places of its cells among the different ones: in place of an array
+    of objects, which takes many times the memory."""
+
+    dtype = np.dtype(object)
+
+    def __init__(self, values: np.ndarray, place: np.ndarray) -> None:
+        self.values, self.place = values, place  # (K,) objects; (N,), -1 for an empty cell
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, slice):
+            return CodedCells(self.values, self.place[rows])
+        return np.append(self.values, [None])[self.place[rows]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(np.append(self.values, [None])[self.place])
+
+
+def distinct(values: Any) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values, and the index of each row's value; -1 if it is missing."""
+    if isinstance(values, CodedCells):
+        return values.values, values.place
     if values.dtype.kind in "biuf":
         found, place = np.unique(values, return_inverse=True)
         seen = ~np.isnan(found)  # NaN sorts last
@@ -384,7 +464,7 @@ def add(x: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:
 def decimals_of(values: np.ndarray) -> int | None:
     """The decimals that all numbers have at most; None for more than `MAX_DECIMALS`."""
     for decimals in range(MAX_DECIMALS + 1):
-        if (np.round(values, decimals) == values).all():
+        if every(values, lambda some: np.round(some, decimals) == some):  # noqa: B023
             return decimals
     return None
 
@@ -397,16 +477,22 @@ def is_large(values: np.ndarray) -> bool:
 
 
 def fit_large(values: np.ndarray, dtype: str) -> Offset | None:
-    """The codec of distinct whole numbers beyond 2^53; None if their range is too wide for
-    exact distances in float32."""
+    """The codec of whole numbers beyond 2^53; None if their range is too wide for exact distances
+    in float32."""
     low, high = int(values.min()), int(values.max())
     if high - low > EXACT:
         return None
-    return Offset(kind="counts", dtype=dtype, offset=int(np.sort(values)[len(values) // 2]))
+    return Offset(kind="counts", dtype=dtype, offset=int(middle(values)))
 
 
 def fit(values: np.ndarray, dtype: str) -> Offset:
-    """The codec of the distinct numbers of a column: whole numbers stay whole if they fit."""
-    middle = float(np.sort(values)[len(values) // 2])
-    whole = "int" in dtype.lower() and np.abs(values - middle).max() <= EXACT
-    return Offset(kind="counts" if whole else "real", dtype=dtype, offset=middle)
+    """The codec of the numbers of a column: whole numbers stay whole if they fit."""
+    offset = float(middle(values))
+    whole = "int" in dtype.lower() and max(values.max() - offset, offset - values.min()) <= EXACT
+    return Offset(kind="counts" if whole else "real", dtype=dtype, offset=offset)
+
+
+def middle(values: np.ndarray) -> Any:
+    """The median of the different values."""
+    known = np.unique(values)
+    return known[len(known) // 2]

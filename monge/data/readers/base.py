@@ -46,6 +46,8 @@ class RowLocations:
 
     @classmethod
     def join(cls, parts: Sequence[RowLocations]) -> RowLocations:
+        if len(parts) == 1:
+            return parts[0]
         owner = np.repeat(np.arange(len(parts), dtype=np.int32), [len(p.lines) for p in parts])
         files = tuple(part.files[0] for part in parts)
         return cls(np.concatenate([part.lines for part in parts]), owner, files)
@@ -98,6 +100,7 @@ class RawData:
     row_keys: Mapping[str, np.ndarray] = field(default_factory=dict)  # columns of keys
     refused: np.ndarray | None = None  # (N,): rows with a name that the model of a run cannot have
     carved: bool = False  # whether the reader made `split`, as tokens or blocks depend on it
+    store: Any = None  # where encoded rows are kept if they are not held in memory
 
     def __len__(self) -> int:
         return len(self.places.lines)

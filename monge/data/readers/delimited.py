@@ -13,8 +13,9 @@ import io
 import re
 import sys
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,6 +26,7 @@ import numpy as np
 
 from ...core.errors import DataError
 from ..options import Options
+from .columns import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,16 +46,12 @@ NEWLINE, QUOTE, SPACE = b'\n" '
 BLOCK, LARGEST, SHARE = 2**19, 2**22, 5
 """Bytes that are read at a time after the opening: at first, at most, and 1/SHARE of what was read
 before. Parsing takes several times the memory of its text."""
+AHEAD = 2
+"""Blocks that are parsed ahead of their use."""
 PER_COLUMN = 2**12
 """Bytes that are read at a time for each column at least; every column of a block costs time."""
 OPENING = 2**16
 """Bytes that are read first: in which the separator and the names are looked for."""
-PLAIN = {"Int64": "int64", "UInt64": "uint64", "Float64": "float64", "boolean": "bool"}
-"""What holds numbers none of which is missing."""
-FILLERS = {"int64": 0, "uint64": 0, "float64": np.nan, "bool": False}
-"""What stands for a number that is missing."""
-EXACT = 2**53
-"""Whole numbers up to here are the same as floats."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +108,13 @@ class RowSpans:
 
 
 def read(path: Path, options: Options) -> DelimitedTable:
+    import pandas as pd
+
     layout = find_layout(path, options)
-    frame, lines, commas = parse(path, layout)
-    notes: tuple[str, ...] = ()
-    if layout.full_stops:
-        notes += (f"every line of {path.name} ends with a full stop, which is not read as data",)
-    if commas:
-        notes += (f"commas between digits of {path.name} are read as decimal points",)
-    return DelimitedTable(frame, lines, layout.named, notes)
+    columns = {name: Column() for name in layout.columns}
+    (lines,), notes = parse([(path, layout)], columns)
+    frame = pd.DataFrame({name: columns.pop(name).series() for name in layout.columns}, copy=False)
+    return DelimitedTable(frame, listed(lines), layout.named, notes)
 
 
 class TextFile(AbstractContextManager["TextFile"]):
@@ -465,35 +462,67 @@ def joined(content: bytes, rows: RowSpans) -> bytes:
     return b"".join(content[begin : end + 1] for begin, end in spans)
 
 
-def parse(path: Path, layout: Layout) -> tuple[pd.DataFrame, np.ndarray, bool]:
-    """The cells of a file, the line of each row, and whether a column has decimal commas."""
-    import pandas as pd
-
-    columns = {name: Column() for name in layout.columns}
-    size, lines = path.stat().st_size, []
-    for block in find_blocks(path, layout):
-        lines.append(block.lines)
-        likely = size * len(block.lines) // len(block.content)
-        for name, piece in parse_block(block, layout, path).items():
-            columns[str(name)].mixed |= is_unfiltered(piece.array)
-            columns[str(name)].add(piece.array, likely)
-    if not lines:
-        raise DataError(
-            f"{path}: expected rows below the line of column names, found none; add "
-            "rows, or set data.header=no if the first line is data"
-        )
+def parse(
+    files: Sequence[tuple[Path, Layout]], columns: Mapping[str, Column]
+) -> tuple[list[Lines], tuple[str, ...]]:
+    """Read the rows of files one after another into columns; returns the lines on which the rows
+    of each file begin, and notes."""
+    size = sum(path.stat().st_size for path, _ in files)
+    found: list[Lines] = []
+    for path, layout in files:
+        found.append([])
+        for block, table in parsed_blocks(path, layout):
+            found[-1].append(block.lines)
+            likely = size * len(block.lines) // len(block.content)
+            for name, piece in table.items():
+                columns[str(name)].mixed |= is_unfiltered(piece.array)
+                columns[str(name)].add(piece.array, likely)
+        if not found[-1]:
+            raise DataError(
+                f"{path}: expected rows below the line of column names, found none; add "
+                "rows, or set data.header=no if the first line is data"
+            )
     mixed = [name for name, column in columns.items() if column.mixed]
-    columns |= parse_whole(path, layout, mixed)
-    commas, frame = False, {}
-    for name in layout.columns:
-        frame[name] = columns.pop(name).series()
-        if layout.mark == ";" and (swapped := with_points(frame[name])) is not None:
-            frame[name], commas = swapped, True
-        commas |= layout.decimal == "," and str(frame[name].dtype).lower() == "float64"
-    return pd.DataFrame(frame, copy=False), listed(lines), commas
+    parse_whole(files, mixed, columns)
+    swapped = False
+    for column in columns.values() if any(layout.mark == ";" for _, layout in files) else ():
+        if (points := with_points(column.series())) is not None:
+            column.replace(points)
+            swapped = True
+    reals = any(column.kind == "float64" for column in columns.values())
+    notes: tuple[str, ...] = ()
+    for path, layout in files:
+        if layout.full_stops:
+            notes += (
+                f"every line of {path.name} ends with a full stop, which is not read as data",
+            )
+        if swapped or (reals and layout.decimal == ","):
+            notes += (f"commas between digits of {path.name} are read as decimal points",)
+    return found, notes
 
 
-def listed(lines: Sequence[range | np.ndarray]) -> np.ndarray:
+Lines = list[range | np.ndarray]
+"""The lines that the rows of each block begin on."""
+
+
+def parsed_blocks(path: Path, layout: Layout) -> Iterator[tuple[Block, pd.DataFrame]]:
+    """The blocks of a file with their cells, the next ones parsed while one is used."""
+    if path.stat().st_size < AHEAD * LARGEST:
+        yield from (
+            (block, parse_block(block, layout, path)) for block in find_blocks(path, layout)
+        )
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[tuple[Block, Future[pd.DataFrame]]] = deque()
+        for block in find_blocks(path, layout):
+            waiting.append((block, pool.submit(parse_block, block, layout, path)))
+            if len(waiting) > AHEAD:
+                first, table = waiting.popleft()
+                yield first, table.result()
+        yield from ((block, table.result()) for block, table in waiting)
+
+
+def listed(lines: Lines) -> np.ndarray:
     """The lines of all blocks (N,), in few bytes; ranges of them take no memory before."""
     kind = np.int32 if lines[-1][-1] <= np.iinfo(np.int32).max else np.int64
     found, stop = np.empty(sum(map(len, lines)), kind), 0
@@ -501,80 +530,6 @@ def listed(lines: Sequence[range | np.ndarray]) -> np.ndarray:
         start, stop = stop, stop + len(some)
         found[start:stop] = np.arange(some.start, some.stop) if isinstance(some, range) else some
     return found
-
-
-class Column:
-    """The cells of a column, block after block, of the type that pandas finds in all at once."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.kind: str | None = None  # of the cells; None as long as all are missing
-        self.mixed = False  # whether blocks differ in type; no cells are held then
-        self.values = np.zeros(0)  # (count or more,)
-        self.missing: np.ndarray | None = None  # (count or more,); None where no cell is
-
-    def add(self, cells: Any, likely: int) -> None:
-        """The cells of one more block; `likely` is how many there are in all."""
-        if self.mixed:
-            return
-        start, self.count = self.count, self.count + len(cells)
-        kind = PLAIN.get(str(cells.dtype), "object")
-        missing = kind in FILLERS and cells.isna()  # text holds pd.NA
-        if np.any(missing):
-            self.missing = np.zeros(0, bool) if self.missing is None else self.missing
-        if self.missing is not None:
-            self.missing = grown(self.missing, start, self.count, likely)
-            self.missing[start : self.count] = missing
-        if not np.all(missing):  # no type is known of missing cells
-            filler = {"na_value": FILLERS[kind]} if np.any(missing) else {}
-            self.hold(kind, cells.to_numpy(kind, **filler), start, likely)
-        if self.kind == "uint64" and self.missing is not None:
-            self.mixed = True  # pandas reads numbers from 2^63 on as text if a cell is missing
-        if self.mixed:
-            self.values = np.zeros(0)
-
-    def hold(self, kind: str, values: np.ndarray, start: int, likely: int) -> None:
-        if self.kind is None:
-            self.kind, self.values = kind, np.zeros(0, kind)
-        elif {kind, self.kind} == {"int64", "float64"}:
-            whole = values if kind == "int64" else self.values[:start]
-            # beyond, what pandas parses as a float may differ from the nearest one
-            self.mixed = whole.min(initial=0) < -EXACT or whole.max(initial=0) > EXACT
-            if self.kind == "int64":
-                self.kind, self.values = kind, self.values[:start].astype(kind)
-        elif kind != self.kind:
-            self.mixed = True
-        if not self.mixed:
-            self.values = grown(self.values, start, self.count, likely)
-            self.values[start : self.count] = values
-
-    def series(self) -> Any:
-        import pandas as pd
-
-        if self.kind is None:
-            return pd.Series(np.full(self.count, None), dtype="Int64")
-        values = grown(self.values, self.count, self.count, self.count)[: self.count]
-        missing = None if self.missing is None else self.missing[: self.count]
-        if self.kind == "object":
-            if missing is not None:
-                values[missing] = pd.NA
-            # `isna` takes three times as long
-            full = pd.api.types.infer_dtype(values, skipna=False) == "string"
-            return pd.Series(values, dtype="str" if full else "string", copy=False)
-        if missing is None:
-            return pd.Series(values, copy=False)
-        masked = {"float64": pd.arrays.FloatingArray, "bool": pd.arrays.BooleanArray}
-        return pd.Series(masked.get(self.kind, pd.arrays.IntegerArray)(values, missing))
-
-
-def grown(values: np.ndarray, start: int, stop: int, likely: int) -> np.ndarray:
-    """An array of `start` values with room for those up to `stop`, and for the likely number of
-    them unless that is far more; memory that is not written to is not taken."""
-    if stop <= len(values):
-        return values
-    longer = np.zeros(min(max(likely + likely // 16, 2 * start, stop), 8 * stop), values.dtype)
-    longer[: min(start, len(values))] = values[:start]
-    return longer
 
 
 def has_leading_spaces(content: bytes, mark: str) -> bool:
@@ -626,32 +581,29 @@ def is_unfiltered(cells: Any) -> bool:
     return maybe and not set(NOTHING).isdisjoint(cells)
 
 
-def parse_whole(path: Path, layout: Layout, names: Sequence[str]) -> dict[str, Column]:
-    """Columns whose blocks differ in type, each parsed at once from the text of its cells."""
+def parse_whole(
+    files: Sequence[tuple[Path, Layout]], names: Sequence[str], columns: Mapping[str, Column]
+) -> None:
+    """Read columns whose blocks differ in type, each parsed at once from the text of its cells."""
     texts = {name: io.BytesIO() for name in names}
-    for block in find_blocks(path, layout) if names else ():
+    blocks = ((*file, block) for file in files if names for block in find_blocks(*file))
+    for path, layout, block in blocks:
         part = parse_block(block, layout, path, usecols=names, dtype=str, na_filter=False)
         for name, text in texts.items():
             rows = io.StringIO()
             cells = ((cell,) for cell in part[name])
             csv.writer(rows, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(cells)
             text.write(rows.getvalue().encode())
-    found = {}
+    path, layout = files[0]
     for name in names:
         block = Block(texts.pop(name).getvalue(), range(0))
         cells = parse_block(block, replace(layout, columns=(name,)), path)[name].array
-        found[name] = column_of(cells)
-    return found
-
-
-def column_of(cells: Any) -> Column:
-    column = Column()
-    column.add(cells, len(cells))
-    return column
+        columns[name].replace(cells)
 
 
 def with_points(column: Any) -> Any:
-    """A column of text that is numbers, most with decimal commas; None for any other."""
+    """The cells of a column of text that is numbers, most with decimal commas, with points; None
+    for any other."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column.dtype):
@@ -663,4 +615,4 @@ def with_points(column: Any) -> Any:
     if (swapped == cells).all() or numbers.notna().sum() < MOSTLY * column.notna().sum():
         return None
     found = numbers.convert_dtypes() if numbers.notna().equals(column.notna()) else swapped
-    return column_of(found.array).series()
+    return found.array

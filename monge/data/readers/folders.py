@@ -159,7 +159,8 @@ def read_tables(
     if len(readable) > 1:
         raise DataError(
             f"{folder} holds several tables and none is called train "
-            f"({listed(path.name for path in readable)}); name one of them, or join tables that "
+            f"({listed(path.name for path in readable)}); name one of them, or all that are one "
+            f"table by a pattern such as {folder}/*{readable[0].suffix}, or join tables that "
             "refer to one another into one, as with pandas.merge(a, b, on='id')"
         )
     return read_one(readable)

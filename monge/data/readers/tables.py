@@ -9,7 +9,7 @@ repeat.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date as date_type
 from numbers import Integral
 from pathlib import Path
@@ -37,15 +37,17 @@ from ..codecs.scalar import (
 )
 from ..frames import is_frame
 from ..options import Options
-from . import delimited
+from ..packed import Picked
+from . import arrow, delimited
 from .base import RawData, RowLocations, check_file
+from .columns import Column, LazyColumns, StoredColumn, TextColumn
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-Column = Any
-"""A pandas Series."""
+Cells = Any
+"""A pandas Series, or what stands for one."""
 NULLABLE = {"bool": "boolean"} | {
     f"{sign}int{bits}": f"{sign.upper()}Int{bits}"
     for sign in ("", "u")
@@ -92,7 +94,7 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
     )
 
 
-def as_column(cells: np.ndarray) -> Column:
+def as_column(cells: np.ndarray) -> Cells:
     """Cells as a column of objects."""
     import pandas as pd
 
@@ -103,18 +105,80 @@ def is_frame_of_columns(what: Any) -> bool:
     return is_frame(what) and what.ndim == 2
 
 
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a pattern such as big/*.parquet, whose rows are one table."""
+
+    pattern: str
+    paths: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        return self.paths[0].resolve().parent.name
+
+
 def read_file(path: Path, options: Options) -> RawData:
     check_file(path)
-    sheet = delimited.read(path, options)
-    values = {str(name): column for name, column in sheet.frame.items()}
-    return RawData(
-        stem(path),
-        values,
-        tuple(values),
-        RowLocations.of(sheet.lines, path.name),
-        table=True,
-        named=sheet.named,
-        notes=sheet.notes,
+    return read_files([path], stem(path), options)
+
+
+def read_files(
+    paths: Sequence[Path], name: str, options: Options, folder: Path | None = None
+) -> RawData:
+    """The rows of files one after another as one table, whose columns are held in memory, or in
+    files of a folder."""
+    layouts = {} if arrow.is_arrow(paths[0]) else same_layouts(paths, options)
+    known = layouts[paths[0]].columns if layouts else same_names(paths)
+    columns: dict[str, Column] = {
+        each: Column() if folder is None else StoredColumn(folder / f"{place}.cells")
+        for place, each in enumerate(known)
+    }
+    notes: tuple[str, ...] = ()
+    if layouts:
+        found, notes = delimited.parse(list(layouts.items()), columns)
+        lines = [delimited.listed(some) for some in found]
+    else:
+        counts = [arrow.read(path, columns, paths[0]) for path in paths]
+        lines = [np.arange(1, count + 1, dtype=np.int32) for count in counts]
+    places = RowLocations.join(
+        [RowLocations.of(some, path.name) for some, path in zip(lines, paths, strict=True)]
+    )
+    values: Mapping[str, Any] = LazyColumns(columns)
+    if folder is None:
+        values = {each: columns.pop(each).series() for each in known}
+    named = not layouts or layouts[paths[0]].named
+    return RawData(name, values, tuple(known), places, table=True, named=named, notes=notes)
+
+
+def same_layouts(paths: Sequence[Path], options: Options) -> dict[Path, delimited.Layout]:
+    """How each file writes its rows; those without names have the names of the first."""
+    layouts = {path: delimited.find_layout(path, options) for path in paths}
+    first = layouts[paths[0]]
+    for path, layout in layouts.items():
+        if not layout.named and layout.width == first.width:
+            layouts[path] = replace(layout, columns=first.columns)
+        refuse_other_names(layouts[path].columns, path, first.columns, paths[0])
+    return layouts
+
+
+def same_names(paths: Sequence[Path]) -> list[str]:
+    first = arrow.names(paths[0])
+    for path in paths[1:]:
+        refuse_other_names(arrow.names(path), path, first, paths[0])
+    return first
+
+
+def refuse_other_names(
+    found: Sequence[str], path: Path, expected: Sequence[str], first: Path
+) -> None:
+    if {*found} == {*expected}:
+        return
+    absent = [name for name in expected if name not in found]
+    extra = [name for name in found if name not in expected]
+    what = f"no column {listed(absent)}" if absent else f"also a column {listed(extra)}"
+    raise DataError(
+        f"{path}: expected the columns of {first.name} ({listed(expected)}), found {what}; give "
+        "all files the same columns"
     )
 
 
@@ -152,14 +216,14 @@ def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
     return raw if target is None else with_target(raw, target)
 
 
-def as_moments(column: Column) -> Column:
+def as_moments(column: Cells) -> Cells:
     """A column of date or time objects, as databases give them, as one of times."""
     import pandas as pd
 
     first = column.first_valid_index() if column.dtype == object else None
     if first is None or not isinstance(column[first], date_type):
         return column
-    found: Column = pd.to_datetime(column, errors="coerce")
+    found: Cells = pd.to_datetime(column, errors="coerce")
     return column if (found.isna() & column.notna()).any() else found
 
 
@@ -167,7 +231,7 @@ def with_target(raw: RawData, target: Any) -> RawData:
     """The table with an extra column, the default target."""
     import pandas as pd
 
-    column: Column = target if is_frame(target) else pd.Series(list(target))
+    column: Cells = target if is_frame(target) else pd.Series(list(target))
     column = column.reset_index(drop=True)
     if column.ndim == 2 and column.shape[1] == 1:
         column = column.iloc[:, 0]
@@ -196,7 +260,7 @@ def without(raw: RawData, names: Sequence[str]) -> RawData:
             raise UsageError(
                 f"data.drop={name}: there is no such column{nearest(name, raw.values)}"
             )
-    values = {name: column for name, column in raw.values.items() if name not in names}
+    values = Picked(raw.values, [name for name in raw.values if name not in names])
     main = tuple(name for name in raw.main if name not in names)
     if not main:
         raise UsageError("data.drop leaves no column; keep at least one")
@@ -205,10 +269,12 @@ def without(raw: RawData, names: Sequence[str]) -> RawData:
     )
 
 
-def cells(column: Column, at: Locator) -> np.ndarray:
+def cells(column: Cells, at: Locator) -> Any:
     """A column as numpy: booleans, numbers with NaN, or stripped values with None."""
     import pandas as pd
 
+    if isinstance(column, TextColumn):
+        return column.coded()
     kind, full = column.dtype, not column.isna().any()
     if isinstance(kind, pd.CategoricalDtype):
         return column.astype(object).to_numpy(object, na_value=None)
@@ -218,9 +284,11 @@ def cells(column: Column, at: Locator) -> np.ndarray:
         if pd.api.types.is_integer_dtype(kind) and full:
             whole = column.to_numpy()
             fits = whole.dtype.kind != "u" or whole.max(initial=0) < WRAPS
-            return whole.astype(np.int64) if fits else whole.astype(object)
+            return whole.astype(np.int64, copy=False) if fits else whole.astype(object)
         if pd.api.types.is_integer_dtype(kind) and is_large(column.dropna().to_numpy()):
             return column.to_numpy(object, na_value=None)
+        if kind == np.float64:
+            return column.to_numpy()
         return column.to_numpy(np.float64, na_value=np.nan)
     if kind.kind == "M":
         utc = column.dt.tz_convert("UTC") if isinstance(kind, pd.DatetimeTZDtype) else column
@@ -246,11 +314,17 @@ def trimmed(cell: Any, where: str) -> Any:
 
 
 def fit(
-    column: Column, found: np.ndarray, name: str, label: bool, options: Options, at: Locator
+    column: Cells, found: np.ndarray, name: str, label: bool, options: Options, at: Locator
 ) -> Codec:
     """The codec that fits the cells `found` in a column."""
-    values, place = distinct(found)
-    dtype, missing = str(column.dtype), bool((place < 0).any())
+    dtype = str(column.dtype)
+    if found.dtype.kind in "biuf" and not label and dtype != "category":
+        empty = np.isnan(found) if found.dtype.kind == "f" else np.zeros(1, bool)
+        missing = bool(empty.any())
+        values = found[~empty] if missing else found
+    else:
+        values, place = distinct(found)
+        missing = bool((place < 0).any())
     if not len(values):
         raise Unfit.drop(name, "has no values")
     if label or dtype == "category":
@@ -262,7 +336,7 @@ def fit(
 
 
 def fit_cells(
-    column: Column,
+    column: Cells,
     found: np.ndarray,
     values: np.ndarray,
     name: str,
@@ -271,7 +345,8 @@ def fit_cells(
     options: Options,
     at: Locator,
 ) -> Codec:
-    """The codec that the distinct `values` of a column that is not known to be names ask for."""
+    """The codec that the `values` of a column that is not known to be names ask for: the different
+    ones of text, all numbers."""
     if found.dtype.kind != "O":
         return fit_number(found, values, name, dtype, missing, at)
     if all(type(value) is int and abs(value) < WRAPS for value in values):
@@ -291,7 +366,7 @@ def fit_number(
     """The codec of numbers: binary, whole or real, with an offset if needed."""
     if values.dtype.kind == "b":
         return Binary(values=("False", "True"), dtype=dtype)
-    if ((values == 0) | (values == 1)).all():
+    if scalar.every(values, lambda some: (some == 0) | (some == 1)):
         return Binary(dtype=dtype)
     if is_large(values):
         codec = scalar.fit_large(values, dtype)
@@ -303,16 +378,20 @@ def fit_number(
                 f", or read it as categorical with data.names={name}",
             )
         return codec
-    whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
+    whole = max(values.max(), -values.min()) <= EXACT and scalar.every(
+        values, lambda some: some == np.rint(some)
+    )
     # a column of whole numbers with missing cells is written as floats
     if whole and ("int" in dtype.lower() or (missing and dtype.lower().startswith("float"))):
         return Number(kind="counts", dtype=dtype)
-    if blurred(finite(found.astype(np.float64), at)).any():
+    for start, some in scalar.pieces(found):
+        finite(some.astype(np.float64), lambda row: at(start + row))  # noqa: B023
+    if blurred(found) is not None:
         return scalar.fit(values, dtype)
     return Number(kind="real", dtype=dtype, decimals=scalar.decimals_of(values))
 
 
-def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: Locator) -> Codec:
+def fit_text(column: Cells, found: np.ndarray, name: str, options: Options, at: Locator) -> Codec:
     """The codec of text: numbers written as text, or categories; an error for text among
     numbers."""
     values, place = distinct(found)
@@ -360,7 +439,7 @@ def flag(values: np.ndarray, dtype: str) -> Binary | None:
     return Binary(values=(no, yes), dtype=dtype)
 
 
-def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Categorical:
+def fit_names(column: Cells, found: np.ndarray, name: str, blank: bool) -> Categorical:
     if str(column.dtype) == "category":
         kind = column.dtype
         names = (*map(spelled, kind.categories), *((MISSING,) if blank else ()))
@@ -370,7 +449,7 @@ def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Cate
             category="ordered" if kind.ordered else "unordered",
         )
     codec = Categorical.fit(found, str(column.dtype), blank)
-    is_full = not any(cell is None for cell in found)
+    is_full = bool((distinct(found)[1] >= 0).all())
     if len(codec.names) > max(100, len(found) / 2):
         raise Unfit.drop(
             name,
@@ -387,18 +466,18 @@ def assemble(columns: Sequence[tuple[str | int, Codec, np.ndarray]]) -> pd.DataF
     return pd.DataFrame({key: series(codec, values) for key, codec, values in columns})
 
 
-def series(codec: Codec, values: np.ndarray) -> Column:
+def series(codec: Codec, values: np.ndarray) -> Cells:
     import pandas as pd
 
     if isinstance(codec, Categorical) and codec.category:
         kind = pd.CategoricalDtype(codec.typed.tolist(), codec.category == "ordered")
         return pd.Series(values, dtype=kind)
     holes = values.dtype.kind == "f" and np.isnan(values).any()
-    column: Column = pd.Series(values)
+    column: Cells = pd.Series(values)
     dtype = NULLABLE.get(codec.dtype, codec.dtype) if holes else codec.dtype
     try:
         if dtype.startswith("datetime64[") and "," in dtype:  # written in UTC
-            moments: Column = pd.to_datetime(column, utc=True)
+            moments: Cells = pd.to_datetime(column, utc=True)
             return moments.astype(dtype)
         return column.astype(dtype)
     except (TypeError, ValueError) as error:

@@ -20,6 +20,7 @@ from ..codecs.tokens import Text
 from ..options import Options
 from ..schema import Schema
 from .base import RawData, ReadFormat
+from .columns import TextColumn
 from .text import assign_splits, dataset_name, unit_of, with_longest
 
 WORD = re.compile(r"[^\W\d_]{2,}")
@@ -83,6 +84,8 @@ def texts(raw: RawData, options: Options, schema: Schema | None) -> list[str]:
 
 def is_prose(column: Any) -> bool:
     """Whether most cells have several words and hardly any occurs twice."""
+    if isinstance(column, TextColumn) and column.nunique() <= max(FEWEST, len(column) / 2):
+        return False
     values = np.asarray(column, object) if column.dtype.kind in "OTU" else np.empty(0, object)
     cells = [cell for cell in values if isinstance(cell, str)]
     if len(cells) < len(values) or len(set(cells)) <= max(FEWEST, len(cells) / 2):

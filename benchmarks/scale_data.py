@@ -1,0 +1,169 @@
+"""Tables larger than memory: preparing, an epoch, scoring and sampling, with peak memory.
+
+    python -m benchmarks.scale_data                    # 1 000 000 rows; minutes
+    python -m benchmarks.scale_data --rows 10000000    # the full size: a csv of 2 GB
+
+A mixed table is generated. Each measurement runs in a process of its own; time is wall time and
+processor time, memory the peak of the process (mapped pages of files included). Preparing is
+compared with pyarrow reading the same csv and writing it again; an epoch of made with one on the
+same table in memory, per step. Needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HEAD = """
+import json, os, resource, sys, time
+from pathlib import Path
+place = Path(sys.argv[1])
+start, used = time.perf_counter(), time.process_time()
+"""
+TAIL = """
+print(json.dumps({
+    "seconds": time.perf_counter() - start,
+    "processor": time.process_time() - used,
+    "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    **globals().get("more", {}),
+}))
+"""
+REWRITE = """
+import pyarrow as pa, pyarrow.csv as pc
+with pc.open_csv(place / "big.csv") as file, pc.CSVWriter(place / "again.csv", file.schema) as out:
+    for batch in file:
+        out.write(batch)
+"""
+PREPARE = """
+from monge import data
+rows = len(data.prepare(place / sys.argv[2], place / sys.argv[3]))
+more = {"size": sum(p.stat().st_size for p in (place / sys.argv[3]).rglob("*") if p.is_file())}
+"""
+EPOCH = """
+import torch, monge
+from monge.data import dataset, prepared
+if sys.argv[2] == "memory":
+    prepared.LARGE = dataset.MAX_TOGETHER = 1 << 60
+    what = place / "big.csv"
+else:
+    dataset.MAX_TOGETHER = 0
+    what = place / "big.monge"
+steps = int(sys.argv[3])
+from monge.run.run import start as begin
+run = begin("made", str(what), out=place / sys.argv[4], seed=1)
+trainer, batches = run.trainer, 0
+trainer.model.initialise_from_data(trainer.rows.batch(torch.arange(1000)))
+order = torch.randperm(len(trainer.rows))
+size = trainer.batch_size
+for place_ in range(2):  # the first pass over these rows warms up
+    start, used = time.perf_counter(), time.process_time()
+    for step in range(steps):
+        index = order[step * size : (step + 1) * size]
+        if len(index) < size:
+            break
+        loss = sum(term.mean() for term in trainer.model.loss(
+            trainer.rows.batch(index, train=True)).values())
+        loss.backward()
+"""
+FIT = """
+import monge
+monge.fit("made", str(place / "big.monge"), out=place / "run", budget="200steps", width=32)
+"""
+COMMAND = """
+from monge.data import prepared
+prepared.LARGE = 1  # smaller tables than the full one are prepared too
+os.environ["MONGE_CACHE"] = str(place / "cache")
+from monge.cli.main import attempt
+attempt(sys.argv[2:])
+"""
+
+
+def generate(path: Path, rows: int) -> None:
+    """A table of numbers, names, flags, whole numbers, empty cells and zeros, about 200 bytes a
+    row."""
+    import numpy as np
+    import pandas as pd
+
+    rng, piece = np.random.default_rng(0), 200_000
+    names = np.array([f"city-{i:03}" for i in range(300)])
+    jobs = np.array(["engineer", "teacher", "nurse", "driver", "clerk", "farmer", "student"])
+    for start in range(0, rows, piece):
+        n = min(piece, rows - start)
+        base = rng.normal(size=n)
+        table = pd.DataFrame({"id": np.arange(start + 1, start + n + 1)})
+        table["age"] = np.clip(45 + 15 * base + rng.normal(size=n), 0, 99).astype(int)
+        table["city"] = names[(rng.random(n) ** 2 * 300).astype(int)]
+        table["job"] = rng.choice(jobs, n)
+        table["married"] = rng.choice(["yes", "no"], n)
+        table["gain"] = np.where(rng.random(n) < 0.9, 0, rng.lognormal(8, 1, n).round(2))
+        for place in range(9):
+            table[f"x{place}"] = base * place / 9 + rng.normal(size=n)
+        table["visits"] = rng.poisson(3, n)
+        table["weight"] = (70 + 10 * rng.normal(size=n)).round(1)
+        table.loc[rng.random(n) < 0.05, "weight"] = np.nan
+        table.to_csv(path, mode="a", header=not start, index=False)
+
+
+def measure(script: str, place: Path, *words: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + script + TAIL, str(place), *words],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def show(what: str, found: dict[str, float], more: str = "") -> None:
+    times = f"{found['seconds']:9.1f} s {found['processor']:9.1f} s"
+    print(f"{what:34}{times} {found['peak']:9.0f} MB  {more}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--steps", type=int, default=200, help="of the epoch that are timed")
+    parser.add_argument("--samples", type=int, default=0, help="by default a tenth of the rows")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        generate(place / "big.csv", options.rows)
+        size = (place / "big.csv").stat().st_size
+        print(f"{options.rows} rows, {size / 1e9:.2f} GB of csv")
+        print(f"{'':34}{'wall':>11} {'processor':>11} {'peak':>12}")
+        again = measure(REWRITE, place)
+        show("pyarrow: read and write again", again)
+        made = measure(PREPARE, place, "big.csv", "big.monge")
+        ratio = made["seconds"] / again["seconds"]
+        show("prepare csv", made, f"{ratio:.2f} of pyarrow, {made['size'] / 1e9:.2f} GB")
+        (place / "again.csv").unlink()
+        measure(
+            "import pyarrow.csv as c, pyarrow.parquet as q\n"
+            'with c.open_csv(place / "big.csv") as file:\n'
+            '    with q.ParquetWriter(place / "big.parquet", file.schema) as out:\n'
+            "        for batch in file: out.write_batch(batch)\n",
+            place,
+        )
+        columns = measure(PREPARE, place, "big.parquet", "columns.monge")
+        show("prepare parquet", columns, f"{columns['seconds'] / made['seconds']:.2f} of csv")
+        steps = str(options.steps)
+        inside = measure(EPOCH, place, "memory", steps, "a")
+        outside = measure(EPOCH, place, "prepared", steps, "b")
+        show(f"{steps} steps of made, in memory", inside)
+        ratio = outside["processor"] / inside["processor"]
+        show(f"{steps} steps of made, prepared", outside, f"{ratio:.2f} of memory")
+        show("fit made, 200 steps, prepared", measure(FIT, place))
+        run, n = str(place / "run"), str(options.samples or options.rows // 10)
+        out = str(place / "scores.csv")
+        show("score csv", measure(COMMAND, place, "score", run, str(place / "big.csv"), "-o", out))
+        out = str(place / "new.csv")
+        show(f"sample {n} rows", measure(COMMAND, place, "sample", run, "-n", n, "-o", out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""Prepared folders: the same rows, schema and weights as a table that is held in memory."""
+
+import json
+import shutil
+from collections import namedtuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from monge import data
+from monge.core.errors import DataError, UsageError
+from monge.data import dataset, derived, loading, packed, prepared, schema_fit
+from monge.data.codecs import scalar
+from monge.data.derived import is_function
+from monge.data.packed import levels
+from monge.data.readers import columns, delimited, tables
+from monge.data.schema_fit import MAX_ATOMS, frequent_values
+from monge.run.run import start
+
+N = 600
+
+
+def mixed(n: int = N) -> pd.DataFrame:
+    """Every kind of column, with what is found in them: a key, a constant, a function of names, an
+    atom, bounds, empty cells, dates, large whole numbers, quoted names."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"id": np.arange(1, n + 1)})
+    table["age"] = rng.integers(18, 90, n).astype(float)
+    table["gain"] = np.where(rng.random(n) < 0.5, 0, rng.lognormal(8, 1, n).round(2))
+    table["city"] = rng.choice(["Rome", " Oslo", "Bern", "Cairo, EG"], n)
+    table["land"] = table["city"].map({"Rome": "I", " Oslo": "N", "Bern": "H", "Cairo, EG": "E"})
+    table["x"] = rng.normal(size=n)
+    table["start"] = pd.to_datetime("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D")
+    table["end"] = table["start"] + pd.to_timedelta(rng.integers(0, 90, n), "D")
+    table["flag"] = rng.choice(["yes", "no"], n)
+    table["big"] = rng.integers(0, 5, n) + 2**60
+    table["one"] = 7
+    table["share"] = rng.random(n)
+    table["member"] = rng.random(n) < 0.5
+    table["maybe"] = pd.array(rng.random(n) < 0.3, dtype="boolean")
+    table["late"] = np.where(np.arange(n) < n // 2, 3, rng.normal(size=n))  # whole at first
+    for name, share in (("age", 0.1), ("city", 0.1), ("x", 0.05), ("end", 0.2), ("maybe", 0.1)):
+        table.loc[rng.random(n) < share, name] = None
+    return table
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """Blocks and pieces so small that there are many of each."""
+    for name, value in (("OPENING", 2**11), ("BLOCK", 2**10), ("LARGEST", 2**11)):
+        monkeypatch.setattr(delimited, name, value)
+    monkeypatch.setattr(delimited, "PER_COLUMN", 1)
+    for module in (packed, derived, schema_fit, scalar):
+        monkeypatch.setattr(module, "PIECE", 100)
+    for module in (derived, scalar):
+        monkeypatch.setattr(module, "FIRST", 7)
+
+
+def same(one: data.Dataset, other: data.Dataset) -> None:
+    assert one.schema.to_dict() == other.schema.to_dict()
+    assert one.fingerprint == other.fingerprint == other.copy().fingerprint
+    assert one.notes == other.notes
+    assert all(torch.equal(one.splits[name], other.splits[name]) for name in one.splits)
+    assert {*one.row_keys} == {*other.row_keys}
+    for name, cells in one.row_keys.items():
+        assert (cells == other.row_keys[name]).all()
+
+
+@pytest.mark.parametrize(
+    "settings", [(), ("space=plain",), ("missing=drop", "rows=300"), ("names=age", "drop=gain")]
+)
+def test_a_prepared_table_is_the_table(tmp_path, in_pieces, settings):
+    mixed().to_csv(tmp_path / "t.csv", index=False)
+    settings = ("time=none", *settings)
+    found = data.prepare(tmp_path / "t.csv", tmp_path / "t.monge", *settings)
+    same(data.open(tmp_path / "t.csv", *settings), found)
+    same(found, data.open(tmp_path / "t.monge"))
+    if not settings[1:]:
+        assert [key.name for key in found.schema.row_keys] == ["id"]
+        assert {each.name for each in found.schema.derived} >= {"one"}
+        assert [each.name for each in found.schema.differences] == ["end"]
+        assert found.fields["gain"].space.atoms == (0.0,)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.monge"]
+
+
+def test_weights_and_scores_are_those_of_the_table(tmp_path, monkeypatch):
+    mixed(80).to_csv(tmp_path / "t.csv", index=False)
+    data.prepare(tmp_path / "t.csv", tmp_path / "t.monge", "time=none")
+    monkeypatch.setattr(dataset, "MAX_TOGETHER", 0)  # columns are put together for each batch
+    made = start("made", str(tmp_path / "t.monge"), out=tmp_path / "a")
+    list(made.train("2steps"))
+    monkeypatch.undo()
+    table = str(tmp_path / "t.csv")
+    plain = start("made", table, "data.time=none", out=tmp_path / "b")
+    list(plain.train("2steps"))
+    ours, theirs = made.model.state_dict(), plain.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    scores = plain.log_likelihood(table).value
+    assert np.array_equal(
+        made.log_likelihood(str(tmp_path / "t.monge"), split="all").value, scores
+    )
+    assert np.array_equal(made.log_likelihood(table).value, scores)
+    # read with the fields of a run that was fitted to other rows
+    mixed(60).to_csv(tmp_path / "u.csv", index=False)
+    data.prepare(tmp_path / "u.csv", tmp_path / "u.monge", "time=none")
+    direct = made.log_likelihood(str(tmp_path / "u.csv")).value
+    assert np.array_equal(made.log_likelihood(str(tmp_path / "u.monge")).value, direct)
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+def test_a_killed_preparation_goes_on_or_starts_again(tmp_path, monkeypatch):
+    mixed(100).to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "t.monge"
+
+    def killed(*args, **options):
+        raise Killed
+
+    monkeypatch.setattr(columns.StoredColumn, "put", killed)
+    with pytest.raises(Killed):
+        data.prepare(tmp_path / "t.csv", out, "time=none")
+    monkeypatch.undo()
+    assert not out.exists()
+    monkeypatch.setattr(prepared.Store, "encode", killed)
+    with pytest.raises(Killed):
+        data.prepare(tmp_path / "t.csv", out, "time=none")
+    monkeypatch.undo()
+    assert not out.exists()
+    monkeypatch.setattr(tables, "read_files", killed)  # what was read is used
+    found = data.prepare(tmp_path / "t.csv", out, "time=none")
+    monkeypatch.undo()
+    same(data.open(tmp_path / "t.csv", "time=none"), found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.monge"]
+
+
+def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    path, read = tmp_path / "t.csv", tables.read_files
+    mixed(100).to_csv(path, index=False)
+
+    def growing(*args):
+        found = read(*args)
+        path.write_text(path.read_text() + "\n")
+        return found
+
+    monkeypatch.setattr(tables, "read_files", growing)
+    with pytest.raises(DataError, match=rf"t.csv.*{path.stat().st_size}"):
+        data.prepare(path, tmp_path / "t.monge", "time=none")
+    assert [each.name for each in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_no_room_says_how_much_is_needed_and_where(tmp_path, monkeypatch):
+    mixed(100).to_csv(tmp_path / "t.csv", index=False)
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(1000))
+    with pytest.raises(DataError, match=r"GB.*MONGE_CACHE"):
+        data.prepare(tmp_path / "t.csv", tmp_path / "t.monge", "time=none")
+    assert not (tmp_path / "t.monge").exists()
+
+
+def test_large_tables_are_prepared_in_the_cache(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv"
+    mixed(100).to_csv(path, index=False)
+    plain = data.open(path, "time=none")
+    monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepared, "LARGE", 1)
+    assert str(tmp_path / "cache") in loading.announcement(str(path), ["time=none"])
+    found = data.open(path, "time=none")
+    assert found.schema.to_dict() == plain.schema.to_dict()
+    assert found.fingerprint == plain.fingerprint
+    assert any(str(tmp_path / "cache") in note for note in found.notes)
+    assert not loading.announcement(str(path), ["time=none"])
+    monkeypatch.setattr(tables, "read_files", None)
+    assert data.open(path, "time=none").fingerprint == plain.fingerprint  # not read again
+    monkeypatch.setattr(tables, "read_files", lambda *args: pytest.fail("read"))
+    mixed(90).to_csv(path, index=False)
+    with pytest.raises(pytest.fail.Exception):
+        data.open(path, "time=none")  # another table of this name is
+
+
+def test_what_is_not_a_table_is_held_in_memory(tmp_path, monkeypatch):
+    times = pd.date_range("2020-01-01", periods=200, freq="D")
+    pd.DataFrame({"t": times, "y": np.sin(np.arange(200))}).to_csv(tmp_path / "t.csv", index=False)
+    plain = data.open(tmp_path / "t.csv")
+    monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepared, "LARGE", 1)
+    assert data.open(tmp_path / "t.csv").fingerprint == plain.fingerprint
+    with pytest.raises(DataError, match="time=none"):
+        data.prepare(tmp_path / "t.csv", tmp_path / "t.monge")
+
+
+def test_settings_of_a_prepared_folder_are_those_it_was_made_with(tmp_path):
+    mixed(100).to_csv(tmp_path / "t.csv", index=False)
+    data.prepare(tmp_path / "t.csv", tmp_path / "t.monge", "time=none", "seed=3")
+    assert data.open(tmp_path / "t.monge", "seed=3", "balance=true").options.balance
+    with pytest.raises(UsageError, match=r"data\.seed=4"):
+        data.open(tmp_path / "t.monge", "seed=4")
+    with pytest.raises(UsageError, match=r"t\.monge"):
+        data.prepare(tmp_path / "t.csv", tmp_path / "t.monge")
+    with pytest.raises(UsageError, match="out"):
+        data.prepare(tmp_path / "t.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize("damage", ["field", "json", "split", "beyond", "keys", "rows"])
+def test_a_damaged_folder_is_refused(tmp_path, damage):
+    mixed(100).to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "t.monge"
+    data.prepare(tmp_path / "t.csv", out, "time=none")
+    about = out / "prepared.json"
+    if damage == "field":
+        (out / "fields" / "1.bin").write_bytes(b"1234")
+    elif damage == "json":
+        about.write_text("{")
+    elif damage == "split":
+        (out / "splits" / "test.npy").unlink()
+    elif damage == "beyond":
+        np.save(out / "splits" / "test.npy", np.array([5, 100]))
+    elif damage == "keys":
+        np.save(out / "keys" / "0.npy", np.arange(99))
+    else:
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"rows": "many"}))
+    with pytest.raises(DataError, match=r"t\.monge"):
+        data.open(out)
+
+
+def test_many_files_are_one_table(tmp_path, in_pieces):
+    whole = mixed().drop(columns="id")
+    (tmp_path / "d").mkdir()
+    whole.to_csv(tmp_path / "t.csv", index=False)
+    whole[:200].to_csv(tmp_path / "d" / "a.csv", index=False)
+    whole[200:].iloc[:, ::-1].to_csv(tmp_path / "d" / "b.csv", index=False)
+    one, many = (
+        data.open(tmp_path / "t.csv", "time=none"),
+        data.open(tmp_path / "d/*.csv", "time=none"),
+    )
+    assert one.fingerprint == many.fingerprint
+    made = data.prepare(tmp_path / "d/*.csv", tmp_path / "d.monge", "time=none")
+    same(many, made)
+    listed = [tmp_path / "d" / "a.csv", tmp_path / "d" / "b.csv"]
+    assert data.prepare(listed, tmp_path / "e.monge", "time=none").fingerprint == made.fingerprint
+    whole.drop(columns="x").to_csv(tmp_path / "d" / "c.csv", index=False)
+    with pytest.raises(DataError, match=r"c\.csv.*a\.csv.*x"):
+        data.open(tmp_path / "d/*.csv")
+    (tmp_path / "d" / "c.csv").write_text("\n".join([",".join(whole), *["nonsense"] * 3]))
+    with pytest.raises(DataError, match=rf"c\.csv, line 2.*{whole.shape[1]}.*1;"):
+        data.open(tmp_path / "d/*.csv")
+
+
+def test_a_wrong_cell_is_named_by_row_and_file(tmp_path, in_pieces):
+    for place in range(3):
+        cells = [f"{row * 0.5},{row % 7}" for row in range(200)]
+        if place == 1:
+            cells[150] = "inf,2"
+        (tmp_path / f"{place}.csv").write_text("\n".join(["a,b", *cells]) + "\n")
+    with pytest.raises(DataError, match=r"'a', row 152 of 1\.csv.*inf"):
+        data.prepare(tmp_path / "*.csv", tmp_path / "t.monge")
+    assert not (tmp_path / "t.monge").exists()
+
+
+def test_arrow_files_are_tables(tmp_path, in_pieces):
+    pq = pytest.importorskip("pyarrow.parquet")
+    whole = mixed().drop(columns="id")
+    whole.to_csv(tmp_path / "t.csv", index=False)
+    plain = data.open(tmp_path / "t.csv", "time=none")
+    typed = whole.astype({"city": "category"})
+    for name in ("start", "end"):  # times are written with their hours
+        typed[name] = typed[name].dt.strftime("%Y-%m-%d")
+    typed.to_parquet(tmp_path / "t.parquet", row_group_size=100)
+    typed.to_feather(tmp_path / "t.feather")
+    for suffix in ("parquet", "feather"):
+        found = data.open(tmp_path / f"t.{suffix}", "time=none")
+        assert found.fingerprint == plain.fingerprint
+        out = tmp_path / f"{suffix}.monge"
+        same(found, data.prepare(tmp_path / f"t.{suffix}", out, "time=none"))
+    (tmp_path / "d").mkdir()
+    typed[:300].to_parquet(tmp_path / "d" / "a.parquet")
+    typed[300:].to_parquet(tmp_path / "d" / "b.parquet")
+    assert data.open(tmp_path / "d/*.parquet", "time=none").fingerprint == plain.fingerprint
+    whole.to_parquet(tmp_path / "times.parquet")
+    times = data.open(tmp_path / "times.parquet", "time=none")
+    assert torch.equal(times.tensors["start"], plain.tensors["start"])
+    typed.astype({"x": str}).to_parquet(tmp_path / "d" / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet.*'x'.*a\.parquet"):
+        data.open(tmp_path / "d/*.parquet", "time=none")
+    content = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "torn.parquet").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"torn\.parquet"):
+        data.open(tmp_path / "torn.parquet")
+    nested = pd.DataFrame({"a": [[1], [2]] * 10, "b": range(20)})
+    nested.to_parquet(tmp_path / "nested.parquet")
+    with pytest.raises(DataError, match=r"nested\.parquet.*'a'.*list"):
+        data.open(tmp_path / "nested.parquet")
+    assert pq.read_table(tmp_path / "t.parquet").num_rows == N
+
+
+def atoms(seen: torch.Tensor) -> list[float]:
+    """What `frequent_values` finds, from the counts of all values."""
+    values, counts = seen.unique(return_counts=True)
+    if len(values) <= MAX_ATOMS + 1:
+        return []
+    counts, order = counts.sort(descending=True)
+    found: list[float] = []
+    for place in range(MAX_ATOMS):
+        if counts[place] < 0.03 * len(seen):
+            break
+        if counts[place] >= 4.0 * counts[place + 1]:
+            found = values[order[: place + 1]].tolist()
+    return found
+
+
+def test_frequent_values_are_those_of_all_counts(in_pieces):
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for trial in range(60):
+        x = torch.randn(500, generator=generator)
+        x = x.round(decimals=1) if trial % 3 == 0 else x.round() if trial % 3 == 1 else x
+        for value, share in ((0.0, trial % 7 / 20), (-0.0, 0.02), (5.0, trial % 5 / 30)):
+            x[torch.rand(500, generator=generator) < share] = value
+        expected = atoms(x)
+        assert sorted(frequent_values(x)) == sorted(expected)
+        found.append(len(expected))
+    assert {*found} >= {0, 1, 2}
+
+
+def test_functions_are_those_of_all_pairs(in_pieces):
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randint(-1, 6, (400,), generator=generator)
+    table = torch.tensor([2.0, torch.nan, 1.0, 1.0, 0.0, 3.0, 5.0])
+    column = table[source]
+    assert is_function(source, column)
+    assert not is_function(column.nan_to_num(-1), source.float())
+    broken = column.clone()
+    broken[-1] += 1
+    assert not is_function(source, broken)
+    values, counts = levels(column, 400)
+    assert values.tolist() == [0, 1, 2, 3, 5, torch.inf]
+    assert counts.sum() == 400
+    assert levels(column, 5) is None
