@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from ..core.abilities import HasDiscriminator
 from ..core.batch import Batch
 from ..core.model import Model
+from ..core.rng import make_generator
+from ..core.space import Space
 from ..models.adversarial._losses import (
     discriminator_terms,
     divergence_bound,
@@ -21,10 +24,12 @@ from ..models.adversarial._losses import (
     log_ratio,
     value,
 )
+from ..models.adversarial.pix2pix import Pix2Pix
 from ..nn.mlp import MLP
 from ..prob.divergence import jensen_shannon, kl, wasserstein
-from ._helpers import gap, most, normal
+from ._helpers import gap, most, normal, relative
 from .framework import Residual, SkipIdentity
+from .subjects import build, random_rows
 
 LOG4 = math.log(4)
 
@@ -36,8 +41,10 @@ def tables(count: int = 2, size: int = 7) -> Tensor:
 
 
 def game(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
-    """V of data p, model q and a table d of D, all (..., size)."""
-    return (torch.xlogy(p, d) + torch.xlogy(q, 1 - d)).sum(-1)
+    """V of data p, model q and a table d of D, all (..., size), by the loss of a discriminator,
+    which is -V / 2."""
+    terms = discriminator_terms("minimax", d.logit(), d.logit())
+    return -2 * (p * terms["real"] + q * terms["fake"]).sum(-1)
 
 
 def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int = 50) -> None:
@@ -256,19 +263,6 @@ def x87_only_transport_sees_how_far_supports_are() -> Residual:
     return Residual(worst, 1e-12)
 
 
-def x89_simultaneous_descent_leaves_a_bilinear_game() -> Residual:
-    """min max xy by simultaneous steps: the radius grows by sqrt(1+r^2).
-
-    Source: Gidel et al. 2019, A Variational Inequality Perspective on GANs."""
-    rate, (x, y) = 0.1, (1.0, 0.5)
-    worst = 0.0
-    for _ in range(50):
-        radius = math.hypot(x, y)
-        x, y = x - rate * y, y + rate * x
-        worst = max(worst, abs(math.hypot(x, y) / radius - math.sqrt(1 + rate**2)))
-    return Residual(worst, 1e-12)
-
-
 def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
     """G(z1 - z2 + z3) = G(z1) - G(z2) + G(z3) if G is linear.
 
@@ -281,11 +275,35 @@ def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
 
 
 def x90_absolute_error_is_least_at_the_median() -> Residual:
-    """argmin E|y-c| is the median, argmin E(y-c)^2 the mean.
+    """The L1 term of pix2pix is least at the median of the targets.
 
-    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 2.4."""
-    y = torch.randn(301, dtype=torch.float64).exp()
-    c = torch.linspace(0, 5, 5001, dtype=torch.float64)
-    errors = y[:, None] - c
-    absolute, square = c[errors.abs().mean(0).argmin()], c[errors.square().mean(0).argmin()]
-    return Residual(most(abs(float(absolute - y.median())), abs(float(square - y.mean()))), 2e-3)
+    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 2.4;
+    Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks, sec.
+    3.1."""
+    image = Space(kind="real", shape=(1, 4, 4), mean=(0.0,), scale=(1.0,))
+    space = replace(image, given={"source": replace(image, name="source")})
+    model = build(Pix2Pix.smallest_config(space), space)
+    assert isinstance(model, Pix2Pix)
+    y = normal(301, 1, 1, 1).exp()
+    batch = Batch(y.expand(-1, 1, 4, 4), {"source": Batch(normal(301, 1, 4, 4))})
+    errors = []
+    grid = torch.linspace(-0.2, 0.2, 41, dtype=torch.float64) + y.median()
+    for c in grid:
+        model.generate = lambda x, c=c: c.expand_as(x)  # type: ignore
+        errors.append(model.generator_loss(batch)["l1"].mean())
+    found = torch.stack(errors)
+    due = model.config.weight * (y.flatten()[:, None] - grid).abs().mean(0)
+    return Residual(
+        most(abs(float(grid[found.argmin()] - y.median())), relative(found, due)), 1e-6
+    )
+
+
+def x82_a_discriminator_of_pairs_reads_the_source(model: Pix2Pix, batch: Batch) -> Residual:
+    """D(x, y) of a pair changes with x: 1e-6 over the change of its logits.
+
+    Source: Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks,
+    sec. 3.4."""
+    y = model.real(batch)
+    x = model.sources(batch.given, len(batch))
+    other = model.sources(random_rows(model.space, len(batch), make_generator(3)).given, len(x))
+    return Residual(1e-6 / gap(model.discriminate(x, y), model.discriminate(other, y)), 1.0)

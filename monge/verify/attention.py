@@ -13,10 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from ..nn.attention.linear import causal_linear_attention, feature_map, linear_attention
-from ..nn.attention.position import Positions, RelativeBias, frequencies, relative_bias, sinusoids
-from ..nn.attention.scores import HardAttention
-from ..nn.attention.softmax import CausalAttention, SelfAttention, self_attend
+from ..nn.attention.position import (
+    AlibiBias,
+    BucketBias,
+    ClippedBias,
+    Positions,
+    RelativeBias,
+    SinusoidalPositions,
+    relative_bias,
+    sinusoids,
+)
+from ..nn.attention.scores import DotScore, HardAttention
+from ..nn.attention.softmax import (
+    CausalAttention,
+    SelfAttention,
+    attend,
+    attention_weights,
+    self_attend,
+)
 from ..nn.attention.transformer import TransformerEncoder
+from ..nn.layers.conv import NonLocal
 from ._helpers import gap, most, normal
 from .framework import Residual
 
@@ -77,8 +93,16 @@ def x31_places_beside_are_added_after_a_map() -> Residual:
     """[X, E] W = X W_1 + E W_2, so adding is the case W_1 = W_2.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
-    x, e, w = normal(STEPS, WIDTH), sinusoids(STEPS, WIDTH), normal(2 * WIDTH, 5)
-    return Residual(gap(torch.cat([x, e], 1) @ w, x @ w[:WIDTH] + e @ w[WIDTH:]), ROUNDING)
+    x, e, w = normal(1, STEPS, WIDTH), sinusoids(STEPS, WIDTH), normal(2 * WIDTH, 5)
+    beside, added = (SinusoidalPositions(WIDTH, join).double() for join in ("concatenate", "add"))
+    twice = torch.cat([w[:WIDTH], w[:WIDTH]])
+    return Residual(
+        most(
+            gap(beside(x) @ w, x @ w[:WIDTH] + e @ w[WIDTH:]),
+            gap(beside(x) @ twice, added(x) @ w[:WIDTH]),
+        ),
+        ROUNDING,
+    )
 
 
 def x32_the_mask_leaves_no_future() -> Residual:
@@ -125,7 +149,29 @@ def x33_identity_maps_give_the_non_local_layer() -> Residual:
     layer.leave.weight.copy_(torch.eye(WIDTH))
     layer.enter.bias.zero_()
     layer.leave.bias.zero_()
-    return Residual(gap(layer(x), self_attend(x)), ROUNDING)
+    by_hand = (x @ x.mT / math.sqrt(WIDTH)).softmax(-1) @ x
+    return Residual(most(gap(layer(x), by_hand), gap(self_attend(x), by_hand)), ROUNDING)
+
+
+def x33_non_local_blocks_are_their_formulas() -> Residual:
+    """y_i = x_i + W sum_j alpha_ij G x_j in each of four pairings.
+
+    Source: Wang et al. 2018, Non-local Neural Networks, sec. 3."""
+    x, worst = normal(2, 4, 3, 2), 0.0
+    rows = x.flatten(2).mT  # (B, n, C)
+    for pairing in ("gaussian", "embedded", "dot", "concat"):
+        block = NonLocal(4, pairing, width=3)
+        randomised(block)
+        query, key = block.query(rows), block.key(rows)
+        if pairing == "concat":
+            alpha = (query + key.mT).relu() / rows.shape[1]
+        elif pairing == "dot":
+            alpha = query @ key.mT / rows.shape[1]
+        else:
+            alpha = (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1)
+        found = block.out(alpha @ block.value(rows)).mT.reshape(x.shape)
+        worst = most(worst, gap(block(x), x + found))
+    return Residual(worst, ROUNDING)
 
 
 def parts() -> tuple[Tensor, Tensor, Tensor]:
@@ -194,6 +240,31 @@ def x36_relative_biases_are_toeplitz() -> Residual:
     return Residual(most(*(gap(b[:, 1:, 1:], b[:, :-1, :-1]) for b in tables)), 0.0)
 
 
+def x36_biases_distinguish_past_and_future() -> Residual:
+    """b(t - s) is a number for each clipped distance, with its sign.
+
+    A table has 2 reach + 1 numbers, buckets of the past are not those of the future, and the
+    slopes of ALiBi are 2^(-8 h / heads).
+
+    Source: Shaw, Uszkoreit & Vaswani 2018, Self-Attention with Relative Position Representations;
+    Press, Smith & Lewis 2022, Train Short, Test Long."""
+    reach, distance = 3, torch.arange(-5, 6)
+    table, buckets, alibi = ClippedBias(HEADS, reach), BucketBias(HEADS), AlibiBias(HEADS)
+    for bias in (table, buckets, alibi):
+        randomised(bias)
+    places = [min(max(int(d), -reach), reach) + reach for d in distance]
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)]).double()
+    ahead, behind = buckets.of(distance[:5]), buckets.of(distance[6:].flip(0))
+    return Residual(
+        most(
+            gap(table.of(distance), table.weight[:, places]),
+            gap(alibi.of(distance), -slopes[:, None] * distance.abs()),
+            float((ahead == behind).any()),
+        ),
+        0.0,
+    )
+
+
 def x36_a_window_may_be_shifted() -> Residual:
     """Without absolute positions, the logits of a window are shift invariant.
 
@@ -217,13 +288,16 @@ def logits(layer: CausalAttention, x: Tensor) -> Tensor:
 
 
 def x37_sinusoids_turn() -> Residual:
-    """PE(t + k) = R_k PE(t) with a rotation in each plane.
+    """PE(t + k) = R_k PE(t), rotating plane i by k / 10000^(2i/d).
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
-    waves = sinusoids(40, WIDTH).unflatten(1, (-1, 2))  # (T, planes, 2): sine and cosine
-    worst = 0.0
+    waves = SinusoidalPositions(WIDTH).double().table(40).unflatten(1, (-1, 2))  # (T, planes, 2)
+    planes = torch.arange(WIDTH // 2, dtype=torch.float64)
+    rates = 10_000 ** (-2 * planes / WIDTH)
+    angles = torch.arange(40).double()[:, None] * rates
+    worst = gap(waves, torch.stack([angles.sin(), angles.cos()], 2))
     for k in (1, 5, 17):
-        cos, sin = (k * frequencies(WIDTH)).cos(), (k * frequencies(WIDTH)).sin()
+        cos, sin = (k * rates).cos(), (k * rates).sin()
         turned = torch.stack(
             [cos * waves[..., 0] + sin * waves[..., 1], cos * waves[..., 1] - sin * waves[..., 0]],
             2,
@@ -243,11 +317,21 @@ def x37_products_of_sinusoids_see_the_distance() -> Residual:
 
 
 def x38_scores_have_unit_variance() -> Residual:
-    """q, k ~ N(0, I_d): Var(q . k / sqrt(d)) = 1 at every key width d.
+    """q, k ~ N(0, I_d): the scores of attention have variance 1 at every d.
+
+    Of two keys, the log ratio of the weights is the difference of two scores, of variance 2.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.1."""
-    widths = (1, 4, 16, 64)
-    found = [
-        float(((normal(FEWER, d) * normal(FEWER, d)).sum(1) / math.sqrt(d)).var()) for d in widths
-    ]
-    return Residual(most(*(abs(variance - 1) for variance in found)), 5e-2)
+    return Residual(most(*(abs(variance - 1) for variance in score_variances())), 5e-2)
+
+
+def score_variances() -> list[float]:
+    """Of scores by every function that computes them, at several widths of keys."""
+    found = []
+    for width in (1, 4, 16, 64):
+        q, k = normal(FEWER, 1, width), normal(FEWER, 2, width)
+        values = torch.eye(2, dtype=torch.float64).expand(FEWER, 2, 2)
+        for weights in (attention_weights(q, k), attend(q, k, values)):
+            found.append(float(weights[:, 0].log().diff(dim=1).var()) / 2)
+        found.append(float(DotScore()(q, k)[:, 0, 0].var()))
+    return found

@@ -19,6 +19,7 @@ from ..core.model import Model
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..models.flow._base import Flow
+from ..models.flow.cflow import CFlow
 from ..models.flow.superres import Superres
 from ..prob.bijections.autoregressive import AutoregressiveBijection
 from ..prob.bijections.base import Compose, Inverse
@@ -304,6 +305,29 @@ def x114_any_code_has_its_small_image() -> Residual:
     x = model.decode(3 * normal(8, 64), {"source": Batch(low)})
     missed = float((model.shrink(x) - low).abs().amax()) - model.slack
     return Residual(max(float(off.abs().amax()) - 0.5 - model.slack, missed, 0.0), 1e-6)
+
+
+def x118_a_cycle_decodes_the_middle_code(model: CFlow, batch: Batch) -> Residual:
+    """The cycle loss is the weighted mean |g(0; a) - b| of standardised values.
+
+    Source: Pumarola et al. 2020, C-Flow: Conditional Generative Flow Models for Images and 3D
+    Point Clouds, sec. 3."""
+    if model.space.kind != "real":
+        raise SkipIdentity("its events are dequantised by noise")
+    weight = 2.0
+    asked = replace(model.config, cycle=weight)
+    torch.manual_seed(1)
+    own, model.config = model.config, asked
+    try:
+        found = model.loss(batch).get("cycle", torch.zeros(len(batch)).double())
+    finally:
+        model.config = own
+    context = model.context(batch.given, len(batch))
+    b = model.decode(torch.zeros(len(batch), model.space.dims).double(), batch.given)
+    away = [
+        model.outer.inverse(value.flatten(1), context)[0] for value in (b.double(), batch.x)
+    ]
+    return Residual(gap(found, weight * (away[0] - away[1]).abs().mean(1)), ROUNDING * 10)
 
 
 def density_of(model: HasBijection, batch: Batch) -> Tensor:

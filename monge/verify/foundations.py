@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, MultivariateNormal, Normal, kl_divergence
 
+from ..nn.layers.activation import activation
 from ..prob.divergence import (
     cross_entropy,
     diagonal_kl,
@@ -117,6 +118,31 @@ def x4_quotients_powers_and_sigmoids() -> Residual:
         gap(derivative(torch.tanh, x), 1 - t**2),
     )
     return Residual(worst, 1e-13)
+
+
+def x4_activations_are_their_formulas() -> Residual:
+    """Every activation function is the function of its name, and softmax sums to 1.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 6.3; Hendrycks & Gimpel 2016,
+    Gaussian Error Linear Units."""
+    z = torch.linspace(-4, 4, 81, dtype=torch.float64)
+    grown, share = z.exp(), 1 / (1 + (-z).exp())
+    known = {
+        "relu": z.clamp(min=0),
+        "leaky": torch.where(z > 0, z, 0.2 * z),
+        "rrelu": torch.where(z > 0, z, (1 / 8 + 1 / 3) / 2 * z),
+        "elu": torch.where(z > 0, z, grown - 1),
+        "gelu": z * torch.special.ndtr(z),
+        "silu": z * share,
+        "softplus": (1 + grown).log(),
+        "tanh": (grown - 1 / grown) / (grown + 1 / grown),
+        "sigmoid": share,
+        "arctan": torch.atan2(z, torch.ones_like(z)),
+        "identity": z,
+        "softmax": grown / grown.sum(),
+    }
+    worst = [gap(activation(name).eval()(z.clone()), due) for name, due in known.items()]
+    return Residual(most(worst), ROUNDING)
 
 
 def x11_convex_means_above_its_tangents_and_below_its_chords() -> Residual:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from ..core.rng import make_generator
 from ..nn.layers.activation import Pointwise, activation
-from ..nn.layers.dropout import monte_carlo_dropout
+from ..nn.layers.dropout import apply_mask, dropout, monte_carlo_dropout
 from ..nn.layers.init import GAIN_SQUARED, Init, initialise
 from ..nn.layers.norm import Norm, norm
 from ..nn.mlp import MLP
 from ..nn.resnet import ResidualBlock as Skip
-from ._helpers import gap, most, normal
+from ._helpers import gap, most, normal, standard_errors
 from .convolution import ROUNDING
 from .framework import Residual
 
@@ -107,6 +107,28 @@ def x26_layer_norm_ignores_other_rows() -> Residual:
     return Residual(worst, ROUNDING)
 
 
+def x26_norms_are_their_formulas() -> Residual:
+    """(x - mean) / sqrt(var + eps) over the entries that each norm averages.
+
+    Batch norm averages rows and sides, layer norm channels and sides, group norm sides and a
+    share of the channels, instance norm sides.
+
+    Source: Wu & He 2018, Group Normalization, sec. 3.1."""
+    x, worst = 2 * normal(5, 16, 3, 4) + 1, 0.0
+    for name, axes in (("batch", (0, 3, 4)), ("layer", (1, 2, 3, 4)), ("instance", (3, 4))):
+        worst = most(worst, apart_from_formula(name, x, 1, axes))
+    return Residual(most(worst, apart_from_formula("group", x, 4, (2, 3, 4))), ROUNDING)
+
+
+def apart_from_formula(name: Norm, x: Tensor, groups: int, axes: tuple[int, ...]) -> float:
+    """How far a norm of maps is from the formula over these axes of (B, groups, C, H, W)."""
+    layer = norm(name, x.shape[1], x.dim() - 2).double().train()
+    parts = x.unflatten(1, (groups, -1))
+    mean, variance = parts.mean(axes, True), parts.var(axes, correction=0, keepdim=True)
+    due = ((parts - mean) / (variance + 1e-5).sqrt()).reshape(x.shape)
+    return gap(layer(x), due)
+
+
 def masks(units: int) -> Tensor:
     """Every choice of kept units, (2^n, n)."""
     return torch.tensor(list(itertools.product((0.0, 1.0), repeat=units)), dtype=torch.float64)
@@ -117,28 +139,42 @@ def chances(kept: Tensor, rate: float) -> Tensor:
     return (kept * (1 - rate) + (1 - kept) * rate).prod(1)
 
 
+def x27_dropout_keeps_the_mean() -> Residual:
+    """E of dropout in training is its input, which evaluation returns.
+
+    Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting, sec. 10."""
+    h, worst = torch.rand(4, 1, dtype=torch.float64) + 1, []
+    rows = h.expand(SAMPLES // 4, 4, 1)
+    for layer in (dropout(0.3), dropout(0.3, dims=1, whole=True)):
+        worst.append(standard_errors(layer.train()(rows), h))
+        worst.append(gap(layer.eval()(h), h))
+    worst.append(standard_errors(apply_mask(rows, 0.3, False, None, shared=False), h))
+    return Residual(most(worst), MAX_STANDARD_ERRORS)
+
+
 def x27_linear_networks_average_to_the_scaled_one() -> Residual:
-    """All 2^n dropout masks of a linear network average to weights times 1 - p.
+    """Linear networks thinned by dropout average to the whole one.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
-    return Residual(unscaled(0.3, 0.7), 1e-13)
+    thinned, whole = thinned_layer(bias=False)
+    return Residual(standard_errors(thinned, whole), MAX_STANDARD_ERRORS)
 
 
-def unscaled(rate: float, factor: float) -> float:
-    """By how much the mean over masks of a linear network misses the one scaled by `factor`."""
-    kept, layer, h = masks(5), nn.Linear(5, 3, bias=False).double(), normal(5)
-    mean = (chances(kept, rate)[:, None] * layer(kept * h)).sum(0)
-    return gap(mean, factor * layer(h))
+def thinned_layer(bias: bool) -> tuple[Tensor, Tensor]:
+    """Outputs of a linear map of five numbers, 0.3 of which dropout leaves out, (N, 3), and of
+    the map in evaluation, (3,)."""
+    net, h = nn.Sequential(dropout(0.3), nn.Linear(5, 3, bias)).double(), normal(5)
+    return net.train()(h.expand(SAMPLES // 4, 5)), net.eval()(h)
 
 
 def x27_softmax_networks_average_geometrically() -> Residual:
-    """The normalised geometric mean of 2^n softmax nets is the scaled net.
+    """The normalised geometric mean of thinned softmax nets is the whole one.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
-    kept, layer, h, rate = masks(5), nn.Linear(5, 3).double(), normal(5), 0.3
-    logs = layer(kept * h).log_softmax(1)
-    mean = (chances(kept, rate)[:, None] * logs).sum(0).softmax(0)
-    return Residual(gap(mean, layer((1 - rate) * h).softmax(0)), 1e-13)
+    thinned, whole = (logits.log_softmax(-1) for logits in thinned_layer(bias=True))
+    ratios, due = (logs[..., 1:] - logs[..., :1] for logs in (thinned, whole))
+    return Residual(standard_errors(ratios, due), MAX_STANDARD_ERRORS)
 
 
 def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
@@ -167,7 +203,7 @@ def x28_the_whole_network_is_not_the_average() -> Residual:
 
 def thinning() -> tuple[nn.Module, Tensor, Tensor]:
     """A network non-linear after dropout, its exact mean over masks, and its scaled output."""
-    net = nn.Sequential(nn.Dropout(0.4), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    net = nn.Sequential(dropout(0.4), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     initialise(net, "he", "relu")
     kept, bends = masks(6), net[1:]
     mean = (chances(kept, 0.4) * bends(kept / 0.6)[:, 0]).sum()
@@ -237,17 +273,18 @@ def growth(name: Pointwise, options: Init, times: float = 1.0) -> float:
     return float(torch.stack(last).var() / first.var())
 
 
-def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
-    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2.
+def x30_gains_are_second_moments() -> Residual:
+    """alpha = 1 / E[a(z)^2] of each function; Var relu(z) = (1 - 1/pi) / 2.
 
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
-    z = normal(SAMPLES)
-    h = torch.relu(z)
-    moment, spread = h.square() - 1 / GAIN_SQUARED["relu"], (h - h.mean()).square()
-    misses = torch.stack([moment, spread - (1 - 1 / math.pi) / 2])
-    return Residual(
-        float((misses.mean(1).abs() / misses.std(1)).amax()) * SAMPLES**0.5, MAX_STANDARD_ERRORS
-    )
+    z, missed = normal(SAMPLES), []
+    for name in ("relu", "leaky", "rrelu", "elu", "gelu", "silu", "identity"):
+        square = activation(name).train()(z.clone()).square() * GAIN_SQUARED[name]
+        missed.append(standard_errors(square, torch.ones(())))
+    h = activation("relu")(z.clone())
+    spread = (h - h.mean()).square()
+    missed.append(standard_errors(spread, torch.tensor((1 - 1 / math.pi) / 2, dtype=torch.float64)))
+    return Residual(most(missed), MAX_STANDARD_ERRORS)
 
 
 def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:

@@ -147,11 +147,16 @@ def able(ability: type) -> Iterator[Subject]:
 @cache
 def small(name: str) -> tuple[Subject, ...]:
     """A model on every small space that it takes."""
+    return tuple(fresh(name))
+
+
+def fresh(name: str) -> Iterator[Subject]:
+    """The same, each built when it is asked for."""
     owner = registry.find(name)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     taken = [space for space in SPACES if takes(owner, space)]
     taken = taken or [space for space in PAIRED if takes(owner, space) and fits(owner, space)]
-    return tuple(subject(short, owner.smallest_config(space), space) for space in taken)
+    return (subject(short, owner.smallest_config(space), space) for space in taken)
 
 
 def fits(owner: type[Model], space: Space) -> bool:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ...models.diffusion._parameterisation import DenoiserPrediction
 from ...prob.noise_schedule import NoiseSchedule, PosteriorStep
-from .._helpers import gap, most, normal
+from .._helpers import gap, most, normal, relative
 from .._noisy_mixtures import line, plane
-from ..diffusion import NoisingChain, divergence, log_normal, pairs, relative
+from ..diffusion import NoisingChain, divergence, log_normal, pairs
 from ..framework import Control
 from ..score_matching import alone, component, gradient, networks, no_noise, noisy
 

@@ -22,7 +22,7 @@ from .._helpers import gap, normal
 from ..attention import HEADS, STEPS, WIDTH, parts, randomised
 from ..convolution import count
 from ..framework import Control
-from ..norm_dropout_init import batch_norm, unscaled
+from ..norm_dropout_init import batch_norm
 from ..sequences import INPUTS, built
 
 ROUNDING = 1e-12
