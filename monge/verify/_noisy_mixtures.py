@@ -132,7 +132,11 @@ class PerfectDiffusion:
     mixture without conditions and of one component with them."""
 
     def __init__(self, distribution: NoisyGaussianMixture, schedule: NoiseProcess, y: int) -> None:
-        self.distribution, self.given, self.schedule = distribution, alone(distribution, y), schedule
+        self.distribution, self.given, self.schedule = (
+            distribution,
+            alone(distribution, y),
+            schedule,
+        )
         self.name, self.config = "perfect", SimpleNamespace(drop=0.1)
         self.space = SimpleNamespace(given={"component": None})
         self.condition_encoder = self

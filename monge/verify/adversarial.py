@@ -71,6 +71,8 @@ def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int
 def x82_best_discriminator_is_the_share_of_data() -> Residual:
     """D* = p/(p+q) is stationary, and every change of it lowers V.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1."""
     p, q = tables()
     best = p / (p + q)
@@ -85,6 +87,8 @@ def x82_best_discriminator_is_the_share_of_data() -> Residual:
 def x82_value_at_the_best_is_the_divergence() -> Residual:
     """V(D*) = -log 4 + 2 JS(p||q), and KL to p/(p+q) misses it.
 
+    Examines: models.adversarial._losses, prob.divergence.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1."""
     p, q = tables()
     best = game(p, q, p / (p + q))
@@ -97,6 +101,8 @@ def x82_value_at_the_best_is_the_divergence() -> Residual:
 
 def x82_trained_discriminator_is_the_best_one() -> Residual:
     """Minimising our loss over tables gives (1-s) p/(p+q), converted to p/q.
+
+    Examines: models.adversarial._losses.
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1; Salimans et al. 2016,
     Improved Techniques for Training GANs, sec. 3.4."""
@@ -119,6 +125,8 @@ def x82_trained_discriminator_is_the_best_one() -> Residual:
 
 def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
     """Trained on two normals, D/(1-D) is the ratio of their densities.
+
+    Examines: models.adversarial._losses.
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1; Sugiyama, Suzuki &
     Kanamori 2012, Density Ratio Estimation in Machine Learning."""
@@ -145,6 +153,8 @@ def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
 def x83_least_value_is_minus_log_four() -> Residual:
     """min over q of V(D*) = -log 4, where q = p and D* = 1/2.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, theorem 1."""
     p, start = tables()
     logits = start.log().requires_grad_()
@@ -160,6 +170,8 @@ def x83_least_value_is_minus_log_four() -> Residual:
 
 def x84_gradients_at_the_best_discriminator() -> Residual:
     """At D*: grad E log(1-D) = grad 2 JS, grad E(-log D) = grad(KL - 2 JS).
+
+    Examines: models.adversarial._losses, prob.divergence.
 
     Source: Arjovsky & Bottou 2017, Towards Principled Methods for Training GANs, sec. 2."""
     p, start = tables()
@@ -187,6 +199,8 @@ def x84_gradients_at_the_best_discriminator() -> Residual:
 def x85_minimax_saturates_where_the_other_does_not() -> Residual:
     """At logit a = -12: d log(1-D)/da = -6e-6, d(-log D)/da = -1.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 3."""
     with torch.enable_grad():
         a = torch.tensor(-12.0, dtype=torch.float64, requires_grad=True)
@@ -198,6 +212,8 @@ def x85_minimax_saturates_where_the_other_does_not() -> Residual:
 
 def x86_loss_is_the_cross_entropy_of_a_balanced_batch() -> Residual:
     """Half real, half fake: cross entropy = J_D = -V/2 = -J_G of minimax.
+
+    Examines: models.adversarial._losses.
 
     Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     real, fake = normal(2, 50)
@@ -242,6 +258,8 @@ def x82_bound_of_the_divergence_stays_below_log_two(
 def x87_only_transport_sees_how_far_supports_are() -> Residual:
     """Parallel lines at t: JS = log 2 whatever t, W1 = |t| with slope sign t.
 
+    Examines: prob.divergence.
+
     Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, example 1."""
     worst = 0.0
     spots = torch.rand(6, 1, dtype=torch.float64)
@@ -266,6 +284,8 @@ def x87_only_transport_sees_how_far_supports_are() -> Residual:
 def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
     """G(z1 - z2 + z3) = G(z1) - G(z2) + G(z3) if G is linear.
 
+    Examines: nn.mlp.
+
     Source: Radford, Metz & Chintala 2016, Unsupervised Representation Learning with DCGANs, sec.
     6.3."""
     linear: MLP = MLP.Config(depth=0).build(4, 6).double()
@@ -276,6 +296,8 @@ def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
 
 def x90_absolute_error_is_least_at_the_median() -> Residual:
     """The L1 term of pix2pix is least at the median of the targets.
+
+    Examines: models.adversarial.pix2pix.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 2.4;
     Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks, sec.
@@ -306,4 +328,5 @@ def x82_a_discriminator_of_pairs_reads_the_source(model: Pix2Pix, batch: Batch) 
     y = model.real(batch)
     x = model.sources(batch.given, len(batch))
     other = model.sources(random_rows(model.space, len(batch), make_generator(3)).given, len(x))
-    return Residual(1e-6 / gap(model.discriminate(x, y), model.discriminate(other, y)), 1.0)
+    change = gap(model.discriminate(x, y), model.discriminate(other, y))
+    return Residual(1e-6 / max(change, 1e-12), 1.0)

@@ -55,6 +55,8 @@ def randomised(net: nn.Module) -> nn.Module:
 def x31_attention_is_equivariant() -> Residual:
     """MHA(P X) = P MHA(X) for every permutation P of the steps.
 
+    Examines: nn.attention.softmax.
+
     Source: Lee et al. 2019, Set Transformer."""
     layer, x = randomised(SelfAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     order = torch.randperm(STEPS)
@@ -63,6 +65,8 @@ def x31_attention_is_equivariant() -> Residual:
 
 def x31_positions_distinguish_steps() -> Residual:
     """With positions, added or concatenated, MHA(P X, E) is not P MHA(X, E).
+
+    Examines: nn.attention.blocks, nn.attention.transformer.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     nets = [
@@ -81,6 +85,8 @@ def x31_positions_distinguish_steps() -> Residual:
 def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
     """Permuting [X, E] as a whole is equivariant.
 
+    Examines: nn.attention.position, nn.attention.softmax.
+
     Source: Lee et al. 2019, Set Transformer; Vaswani et al. 2017, Attention Is All You Need, sec.
     3.5."""
     layer, order = randomised(SelfAttention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
@@ -91,6 +97,8 @@ def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
 
 def x31_places_beside_are_added_after_a_map() -> Residual:
     """[X, E] W = X W_1 + E W_2, so adding is the case W_1 = W_2.
+
+    Examines: nn.attention.position.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     x, e, w = normal(1, STEPS, WIDTH), sinusoids(STEPS, WIDTH), normal(2 * WIDTH, 5)
@@ -108,6 +116,8 @@ def x31_places_beside_are_added_after_a_map() -> Residual:
 def x32_the_mask_leaves_no_future() -> Residual:
     """Under the causal mask, later steps change nothing, bit for bit.
 
+    Examines: nn.attention.softmax.
+
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     layer, x = randomised(CausalAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     worst = 0.0
@@ -120,6 +130,8 @@ def x32_the_mask_leaves_no_future() -> Residual:
 def x32_cached_steps_equal_the_masked_pass() -> Residual:
     """Decoding step by step with cached keys and values = the masked pass.
 
+    Examines: nn.attention.softmax.
+
     Source: Shazeer 2019, Fast Transformer Decoding: One Write-Head Is All You Need."""
     layer, x = CausalAttention(WIDTH, HEADS, "rotary"), normal(3, STEPS, WIDTH)
     randomised(layer)
@@ -130,6 +142,8 @@ def x32_cached_steps_equal_the_masked_pass() -> Residual:
 
 def x32_padding_changes_nothing() -> Residual:
     """A padded and masked sequence gives the same output as without padding.
+
+    Examines: nn.attention.softmax.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     layer, x, length = (
@@ -143,6 +157,8 @@ def x32_padding_changes_nothing() -> Residual:
 def x33_identity_maps_give_the_non_local_layer() -> Residual:
     """W_q = W_k = W_v = I gives sum_s softmax_s(x_t . x_s / sqrt(d)) x_s.
 
+    Examines: nn.attention.softmax.
+
     Source: Wang et al. 2018, Non-local Neural Networks, sec. 3."""
     layer, x = SelfAttention(WIDTH, 1).double(), normal(3, STEPS, WIDTH)
     layer.enter.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
@@ -155,6 +171,8 @@ def x33_identity_maps_give_the_non_local_layer() -> Residual:
 
 def x33_non_local_blocks_are_their_formulas() -> Residual:
     """y_i = x_i + W sum_j alpha_ij G x_j in each of four pairings.
+
+    Examines: nn.layers.conv.
 
     Source: Wang et al. 2018, Non-local Neural Networks, sec. 3."""
     x, worst = normal(2, 4, 3, 2), 0.0
@@ -183,6 +201,8 @@ def parts() -> tuple[Tensor, Tensor, Tensor]:
 def x34_linear_attention_is_the_quadratic_form() -> Residual:
     """phi(q)' S / phi(q)' Z is the mean of v weighted by phi(q) . phi(k).
 
+    Examines: nn.attention.linear.
+
     Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
     a = feature_map(q) @ feature_map(k).mT
@@ -191,6 +211,8 @@ def x34_linear_attention_is_the_quadratic_form() -> Residual:
 
 def x34_causal_chunks_are_the_recurrence() -> Residual:
     """The causal pass in chunks is S_t = S_{t-1} + phi(k_t) v_t'.
+
+    Examines: nn.attention.linear.
 
     Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
@@ -207,6 +229,8 @@ def x34_causal_chunks_are_the_recurrence() -> Residual:
 def x35_cold_attention_is_hard() -> Residual:
     """softmax(s / tau) V tends to V[argmax s] as tau tends to 0.
 
+    Examines: nn.attention.scores.
+
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.2; Xu et al. 2015, Show,
     Attend and Tell, sec. 4."""
     scores = torch.stack([torch.randperm(STEPS).double() for _ in range(5)])  # without ties
@@ -216,6 +240,8 @@ def x35_cold_attention_is_hard() -> Residual:
 
 def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
     """Attention to one step sampled from softmax(s) has the soft one as mean.
+
+    Examines: nn.attention.scores.
 
     Source: Xu et al. 2015, Show, Attend and Tell, sec. 4."""
     scores, v = normal(1, STEPS), normal(STEPS, WIDTH)
@@ -234,6 +260,8 @@ def biases() -> list[RelativeBias]:
 def x36_relative_biases_are_toeplitz() -> Residual:
     """A relative position bias b depends on t - s alone.
 
+    Examines: nn.attention.position.
+
     Source: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Text-to-Text
     Transformer, sec. 2.1."""
     tables = [bias(STEPS, STEPS) for bias in biases()]
@@ -245,6 +273,8 @@ def x36_biases_distinguish_past_and_future() -> Residual:
 
     A table has 2 reach + 1 numbers, buckets of the past are not those of the future, and the
     slopes of ALiBi are 2^(-8 h / heads).
+
+    Examines: nn.attention.position.
 
     Source: Shaw, Uszkoreit & Vaswani 2018, Self-Attention with Relative Position Representations;
     Press, Smith & Lewis 2022, Train Short, Test Long."""
@@ -268,6 +298,8 @@ def x36_biases_distinguish_past_and_future() -> Residual:
 def x36_a_window_may_be_shifted() -> Residual:
     """Without absolute positions, the logits of a window are shift invariant.
 
+    Examines: nn.attention.softmax.
+
     Source: Shaw, Uszkoreit & Vaswani 2018, Self-Attention with Relative Position
     Representations."""
     worst = 0.0
@@ -290,6 +322,8 @@ def logits(layer: CausalAttention, x: Tensor) -> Tensor:
 def x37_sinusoids_turn() -> Residual:
     """PE(t + k) = R_k PE(t), rotating plane i by k / 10000^(2i/d).
 
+    Examines: nn.attention.position.
+
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     waves = SinusoidalPositions(WIDTH).double().table(40).unflatten(1, (-1, 2))  # (T, planes, 2)
     planes = torch.arange(WIDTH // 2, dtype=torch.float64)
@@ -309,6 +343,8 @@ def x37_sinusoids_turn() -> Residual:
 def x37_products_of_sinusoids_see_the_distance() -> Residual:
     """PE(t) . PE(s) depends on t - s alone, and no entry exceeds 1.
 
+    Examines: nn.attention.position.
+
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     waves = sinusoids(40, WIDTH)
     products = waves @ waves.T
@@ -320,6 +356,8 @@ def x38_scores_have_unit_variance() -> Residual:
     """q, k ~ N(0, I_d): the scores of attention have variance 1 at every d.
 
     Of two keys, the log ratio of the weights is the difference of two scores, of variance 2.
+
+    Examines: nn.attention.scores, nn.attention.softmax.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.1."""
     return Residual(most(*(abs(variance - 1) for variance in score_variances())), 5e-2)

@@ -74,6 +74,8 @@ def cells() -> Iterator[tuple[LayerSpec, Shape]]:
 def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
     """Predicted shapes and parameter counts of layers are those of real ones.
 
+    Examines: nn.layers.conv, nn.layers.specs.
+
     Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning."""
     wrong = 0
     for layer, inputs in cells():
@@ -85,6 +87,8 @@ def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
 
 def x16_perceptrons_have_the_stated_count() -> Residual:
     """D0 D + D + (K-1)(D^2 + D) + D DL + DL parameters; softmax has none.
+
+    Examines: nn.mlp.
 
     Source: Prince 2023, Understanding Deep Learning, ch. 4."""
     wrong = count(activation("softmax"))
@@ -100,6 +104,8 @@ def count(module: nn.Module) -> int:
 
 def x19_unshared_and_alike_is_convolution() -> Residual:
     """A locally connected layer with equal weights everywhere convolves.
+
+    Examines: nn.layers.conv, nn.layers.specs.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.5."""
     form, inputs = ConvSpec(3, 3, 2), (2, 9, 8)
@@ -118,6 +124,8 @@ def x19_unshared_and_alike_is_convolution() -> Residual:
 def x19_zero_margins_make_a_smaller_kernel() -> Residual:
     """A kernel that is 0 beyond a radius is the smaller kernel of that radius.
 
+    Examines: nn.layers.specs.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
     large, small = (ConvSpec(3, side).build((2, 8, 9)).double() for side in (5, 3))
     assert isinstance(large, nn.Conv2d)
@@ -129,6 +137,8 @@ def x19_zero_margins_make_a_smaller_kernel() -> Residual:
 
 def x19_convolution_is_a_toeplitz_matrix() -> Residual:
     """A convolution is a matrix with constant diagonals.
+
+    Examines: nn.layers.specs.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.1."""
     conv, steps = ConvSpec(1, 5, bias=False).build((1, 9)).double(), 9
@@ -144,6 +154,8 @@ def x19_convolution_is_a_toeplitz_matrix() -> Residual:
 def x19_convolution_commutes_with_shifts() -> Residual:
     """A convolution of stride s commutes with shifts by s, away from the ends.
 
+    Examines: nn.layers.specs.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
     x, worst = F.pad(normal(2, 3, 4, 4), (4, 10, 4, 10)), 0.0  # nothing near the ends
     for stride, shift in ((1, 1), (1, 5), (2, 2), (2, 6), (3, 3)):
@@ -157,6 +169,8 @@ def x19_convolution_commutes_with_shifts() -> Residual:
 def x20_global_average_ignores_shifts() -> Residual:
     """The mean over positions of a circular convolution is shift invariant.
 
+    Examines: nn.layers.pool.
+
     Source: Lin, Chen & Yan 2014, Network in Network, sec. 3.2."""
     conv = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").double()
     net, x = nn.Sequential(conv, nn.ReLU(), GlobalPool()), normal(2, 3, 8, 8)
@@ -165,6 +179,8 @@ def x20_global_average_ignores_shifts() -> Residual:
 
 def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
     """Dilation d is a kernel with d - 1 zeros between its entries.
+
+    Examines: nn.layers.specs.
 
     Source: Yu & Koltun 2016, Multi-Scale Context Aggregation by Dilated Convolutions."""
     worst = 0.0
@@ -181,6 +197,8 @@ def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
 def x21_convolution_is_correlation_with_the_kernel_turned() -> Residual:
     """sum_k h[k] x[i - dk] is what a layer computes with a flipped kernel.
 
+    Examines: nn.causal_conv, nn.layers.specs.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.1."""
     kernel, x, rate = normal(3), normal(11), 2
     layer = ConvSpec(1, 3, padding=0, dilation=rate, bias=False).build((1, 11)).double()
@@ -196,6 +214,8 @@ def x21_convolution_is_correlation_with_the_kernel_turned() -> Residual:
 def x23_field_is_the_support_of_the_gradient() -> Residual:
     """The receptive field is the number of inputs with a non-zero gradient.
 
+    Examines: nn.layers.specs.
+
     Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
     Networks."""
     return Residual(
@@ -205,6 +225,8 @@ def x23_field_is_the_support_of_the_gradient() -> Residual:
 
 def x23_field_is_one_plus_a_sum() -> Residual:
     """It is 1 + sum (k-1) d prod s: 2^L for k=2, d=2^l, and 1 + 2L for k=3.
+
+    Examines: nn.layers.specs.
 
     Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
     Networks."""
@@ -242,6 +264,8 @@ def support(stack: Sequence[LayerSpec]) -> int:
 
 def x24_transposed_is_the_adjoint() -> Residual:
     """<conv(x), g> = <x, transposed(g)>.
+
+    Examines: nn.layers.specs.
 
     Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning, ch. 4."""
     worst = 0.0
@@ -285,6 +309,8 @@ def rows(*shape: int) -> Tensor:
 def x22_dilated_stacks_ignore_the_future() -> Residual:
     """Inputs from t on do not change outputs before t, bit for bit.
 
+    Examines: nn.dilated.
+
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     worst = 0.0
     for net in map(stack, DILATED_STACKS):
@@ -297,6 +323,8 @@ def x22_dilated_stacks_ignore_the_future() -> Residual:
 
 def x22_queues_equal_the_parallel_pass() -> Residual:
     """A dilated stack evaluated step by step equals one parallel pass.
+
+    Examines: nn.dilated.
 
     Source: Paine et al. 2016, Fast WaveNet Generation Algorithm."""
     worst = 0.0
@@ -313,6 +341,8 @@ def x22_queues_equal_the_parallel_pass() -> Residual:
 
 def x23_reach_is_the_support_of_the_gradient() -> Residual:
     """RF = 1 + sum (k - 1) d = number of inputs with a gradient.
+
+    Examines: nn.dilated.
 
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1; Araujo,
     Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural Networks."""
@@ -336,6 +366,8 @@ def inputs_seen(net: DilatedStack, steps: int) -> int:
 
 def x23_reach_doubles_with_each_layer() -> Residual:
     """RF = 2^L for k = 2 and d = 1, 2, 4, ...; 1 + L without dilation.
+
+    Examines: nn.dilated.
 
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     deep = [

@@ -31,6 +31,8 @@ ROWS, BAGS = 40, 1000
 def x46_error_is_bias_variance_and_noise() -> Residual:
     """E (f_D(x) - y)^2 = bias^2 + variance + noise over all datasets.
 
+    Examines: mathematics only.
+
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 3.2."""
     x = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64)
     lines = torch.stack([line(targets, x) for targets in every_data_set()])  # (8, 9)
@@ -46,6 +48,8 @@ def x47_bagging_leaves_the_correlated_variance() -> Residual:
 
     Given a dataset, a mean of B = 2 differs from that of its rows by (1 - r) s^2 / 2.
 
+    Examines: core.ensemble.
+
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, eq. 15.1."""
     every, away = torch.arange(3), []
     bags = torch.stack([bootstrap(seed, every, 3) for seed in range(2 * BAGS)])  # (2 BAGS, 3)
@@ -58,6 +62,8 @@ def x47_bagging_leaves_the_correlated_variance() -> Residual:
 
 def x47_distinct_rows_of_a_bootstrap() -> Residual:
     """A bootstrap of n rows has n (1 - (1 - 1/n)^n) distinct ones on average.
+
+    Examines: core.ensemble.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.11."""
     every = torch.arange(ROWS)

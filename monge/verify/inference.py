@@ -89,6 +89,8 @@ def estimators() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def x8_pathwise_and_score_gradients_are_the_gradient() -> Residual:
     """E grad f(mu + sigma eps) = E f grad log q = grad E f.
 
+    Examines: models.latent._posterior.
+
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4 and
     5."""
     weights, path, score, z = estimators()
@@ -99,6 +101,8 @@ def x8_pathwise_and_score_gradients_are_the_gradient() -> Residual:
 
 def x8_the_path_is_quieter_than_the_score() -> Residual:
     """Var grad f(mu + sigma eps) < Var f grad log q, as a ratio.
+
+    Examines: models.latent._posterior.
 
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 3 and
     5."""
@@ -112,6 +116,8 @@ def x8_the_path_is_quieter_than_the_score() -> Residual:
 
 def x8_samples_of_every_posterior_carry_a_gradient() -> Residual:
     """The gradient through a posterior's sample is a difference quotient.
+
+    Examines: models.latent._posterior.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.4; Kingma et al. 2016,
     Improved Variational Inference with Inverse Autoregressive Flow, sec. 2.1."""
@@ -137,6 +143,8 @@ def x8_samples_of_every_posterior_carry_a_gradient() -> Residual:
 def x9_the_score_has_mean_zero() -> Residual:
     """E_q grad log q = 0.
 
+    Examines: models.latent._posterior.
+
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4."""
     weights, _, score, _ = estimators()
     return Residual(most((weights @ score).abs().tolist()), 1e-12)
@@ -145,6 +153,8 @@ def x9_the_score_has_mean_zero() -> Residual:
 def x9_a_gradient_does_not_pass_through_its_own_distribution() -> Residual:
     """grad E_q f is not E_q grad f at a fixed z, which is 0: 0.01 over the gap.
 
+    Examines: models.latent._posterior.
+
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4."""
     weights, path, _, _ = estimators()
     return Residual(0.01 / float((weights @ path)[0].abs()), 1.0)
@@ -152,6 +162,8 @@ def x9_a_gradient_does_not_pass_through_its_own_distribution() -> Residual:
 
 def x10_a_reparameterised_density() -> Residual:
     """log q(z) = log N(eps) - sum log sigma = Normal(mu, sigma).log_prob(z).
+
+    Examines: models.latent._posterior.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.4."""
     units = 4
@@ -215,7 +227,8 @@ class LinearVAE:
         factor = torch.linalg.cholesky(true.covariance_matrix[0])
         bent = factor.diagonal().log() / MAX_LOG_SCALE
         below = 2 * factor[1, 0] / factor[1, 1]
-        out = self.model.nets.encoder.out  # type: ignore[union-attr]
+        assert isinstance(self.model.nets, DenseEncoderDecoder)
+        out = self.model.nets.encoder.out
         out.weight.copy_(torch.cat([matrix, torch.zeros(3, 4)]))
         raw = MAX_LOG_SCALE * bent.atanh()
         out.bias.copy_(torch.cat([-matrix @ self.bias, raw, below[None]]))
@@ -239,6 +252,8 @@ class LinearVAE:
 def x58_evidence_of_a_linear_gaussian() -> Residual:
     """log p(x) = ELBO + KL(q || p(z|x)) of a linear VAE, which is pPCA.
 
+    Examines: models.latent._elbo, models.latent.vae.
+
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1; Tipping & Bishop 1999,
     Probabilistic Principal Component Analysis."""
     vae = LinearVAE()
@@ -248,6 +263,8 @@ def x58_evidence_of_a_linear_gaussian() -> Residual:
 
 def x58_a_bound_is_tight_at_the_posterior() -> Residual:
     """A linear VAE with q = p(z|x) scores log p(x) by any number of samples.
+
+    Examines: models.latent._elbo, models.latent.vae.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1; Tipping & Bishop 1999,
     Probabilistic Principal Component Analysis."""
@@ -263,9 +280,12 @@ def x58_a_bound_is_tight_at_the_posterior() -> Residual:
 def x59_the_gradient_of_the_bound_is_a_mean_over_q() -> Residual:
     """The decoder's gradient of the loss is -E_q grad log p(x, z).
 
+    Examines: models.latent._elbo, models.latent.vae.
+
     Source: Kingma & Welling 2019, An Introduction to Variational Autoencoders, sec. 2.3."""
     model, batch = LinearVAE().model, Batch(normal(5, 4))
-    wanted = [*model.nets.decoder.parameters(), *model.scales.parameters()]  # type: ignore
+    assert isinstance(model.nets, DenseEncoderDecoder)
+    wanted = [*model.nets.decoder.parameters(), *model.scales.parameters()]
     with torch.enable_grad():
         torch.manual_seed(1)
         loss = torch.stack([term.sum() for term in model.loss(batch).values()]).sum()
@@ -314,6 +334,8 @@ def x61_codes_form_a_chain(model: MHVAE, batch: Batch) -> Residual:
 def x62_divergences_of_levels_are_those_of_normals() -> Residual:
     """KL(q_t || p_t) and log-densities of a level are those of two normals.
 
+    Examines: models.latent._hierarchy.
+
     Source: Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sec. A.5; Sønderby
     et al. 2016, Ladder Variational Autoencoders."""
     mean, log_scale, z = normal(2, 6, 3), 0.5 * normal(2, 6, 3), normal(6, 3)
@@ -327,6 +349,8 @@ def x62_divergences_of_levels_are_those_of_normals() -> Residual:
 
 def x63_a_linear_autoencoder_is_pca() -> Residual:
     """Its lowest loss is the sum of the trailing eigenvalues, its span PCA's.
+
+    Examines: models.latent.ae.
 
     Source: Baldi & Hornik 1989, Neural Networks and Principal Component Analysis."""
     rows = normal(200, 5) @ normal(5, 5)
@@ -376,6 +400,8 @@ def flow() -> tuple[IAFPosterior, Tensor, Tensor]:
 def x64_gates_are_the_volume_of_an_inverse_flow() -> Residual:
     """sum_t sum_i log sigma_ti = log |det dz_T / d eps|.
 
+    Examines: models.latent._posterior.
+
     Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow,
     sec. 4."""
     posterior, h, noise = flow()
@@ -390,6 +416,8 @@ def x64_gates_are_the_volume_of_an_inverse_flow() -> Residual:
 
 def x64_an_inverse_flow_is_undone_unit_by_unit() -> Residual:
     """log q(z) of a given z equals that computed from its noise.
+
+    Examines: models.latent._posterior.
 
     Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow."""
     posterior, h, noise = flow()

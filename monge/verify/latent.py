@@ -19,7 +19,6 @@ from torch import Tensor
 from ..core.abilities import HasLevels, HasLikelihood, HasPosterior
 from ..core.batch import Batch
 from ..core.errors import UsageError
-from ..core.model import Model
 from ..solve.quadrature import integral
 from ._density import WIDTH, check_codes, coarse_evidence, spread
 from .framework import Residual, SkipIdentity
@@ -30,8 +29,6 @@ INTEGRATED = 2
 """Rows whose codes are integrated over."""
 SAMPLES = 2048
 """Latent codes sampled for each row if a mean is estimated."""
-STEP = 1e-5
-"""Length of the step in the weights by which a slope is compared."""
 MAX_STANDARD_ERRORS = 5.0
 """Standard errors by which a mean may be off."""
 
@@ -133,34 +130,6 @@ def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Resid
         model, batch, SAMPLES, lambda z: model.log_joint(batch, z) - model.log_prior(batch, z)
     )
     return apart([log_weights(model, batch, SAMPLES), log_p - kl])
-
-
-def x59_the_loss_has_the_slope_of_its_values(model: HasPosterior, batch: Batch) -> Residual:
-    """The gradient of the loss is its difference quotient, noise held fixed.
-
-    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.4."""
-    assert isinstance(model, Model)
-    params = [p for p in model.parameters() if p.requires_grad]
-    way = [torch.randn_like(p) for p in params]
-    size = torch.stack([w.square().sum() for w in way]).sum().sqrt()
-    way = [w / size for w in way]
-
-    def loss() -> Tensor:
-        torch.manual_seed(1)
-        terms = model.loss(batch)
-        return torch.stack([term.mean() for term in terms.values()]).sum()
-
-    with torch.enable_grad():
-        slopes = torch.autograd.grad(loss(), params, allow_unused=True)
-    found = sum(float((g * w).sum()) for g, w in zip(slopes, way, strict=True) if g is not None)
-    sides = []
-    for sign in (1, -1):
-        torch._foreach_add_(params, way, alpha=sign * STEP)
-        sides.append(float(loss()))
-        torch._foreach_add_(params, way, alpha=-sign * STEP)
-    quotient = (sides[0] - sides[1]) / (2 * STEP)
-    scale = max(abs(found), *(abs(side) for side in sides), 1.0)
-    return Residual(abs(found - quotient) / scale, 1e-6)
 
 
 def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:

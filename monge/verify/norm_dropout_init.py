@@ -47,6 +47,8 @@ def batch_norm() -> tuple[nn.BatchNorm2d, Tensor]:
 def x25_batch_norm_cancels_a_bias() -> Residual:
     """BN(x + b) = BN(x).
 
+    Examines: nn.layers.norm.
+
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.2."""
     layer, x = batch_norm()
     return Residual(gap(layer(x + normal(3, 1, 1)), layer(x)), ROUNDING)
@@ -54,6 +56,8 @@ def x25_batch_norm_cancels_a_bias() -> Residual:
 
 def x25_batch_norm_can_restore_its_input() -> Residual:
     """gamma = sqrt(biased variance + eps) and beta = mean restore x.
+
+    Examines: nn.layers.norm.
 
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3."""
     layer, x = batch_norm()
@@ -64,6 +68,8 @@ def x25_batch_norm_can_restore_its_input() -> Residual:
 
 def x25_running_variance_is_unbiased() -> Residual:
     """Running averages use the mean and the unbiased variance.
+
+    Examines: nn.layers.norm.
 
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
     layer, x = batch_norm()
@@ -79,6 +85,8 @@ def x25_running_variance_is_unbiased() -> Residual:
 def x25_evaluation_reads_the_running_averages_alone() -> Residual:
     """In evaluation, a row is normalised alike in every batch.
 
+    Examines: nn.layers.norm.
+
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
     layer, x = batch_norm()
     layer(x)
@@ -89,6 +97,8 @@ def x25_evaluation_reads_the_running_averages_alone() -> Residual:
 def x26_layer_norm_ignores_scale_and_shift() -> Residual:
     """LN(a x + b) = LN(x) for a > 0, as eps -> 0.
 
+    Examines: nn.layers.norm.
+
     Source: Ba, Kiros & Hinton 2016, Layer Normalization, sec. 5."""
     layer, x = norm("layer", 16).double(), normal(5, 16)
     assert isinstance(layer, nn.LayerNorm)
@@ -98,6 +108,8 @@ def x26_layer_norm_ignores_scale_and_shift() -> Residual:
 
 def x26_layer_norm_ignores_other_rows() -> Residual:
     """Layer, group and instance norm treat each row independently.
+
+    Examines: nn.layers.norm.
 
     Source: Ba, Kiros & Hinton 2016, Layer Normalization; Wu & He 2018, Group Normalization."""
     x, worst = normal(5, 16, 3, 4), 0.0
@@ -113,9 +125,16 @@ def x26_norms_are_their_formulas() -> Residual:
     Batch norm averages rows and sides, layer norm channels and sides, group norm sides and a
     share of the channels, instance norm sides.
 
+    Examines: nn.layers.norm.
+
     Source: Wu & He 2018, Group Normalization, sec. 3.1."""
     x, worst = 2 * normal(5, 16, 3, 4) + 1, 0.0
-    for name, axes in (("batch", (0, 3, 4)), ("layer", (1, 2, 3, 4)), ("instance", (3, 4))):
+    axes_of: dict[Norm, tuple[int, ...]] = {
+        "batch": (0, 3, 4),
+        "layer": (1, 2, 3, 4),
+        "instance": (3, 4),
+    }
+    for name, axes in axes_of.items():
         worst = most(worst, apart_from_formula(name, x, 1, axes))
     return Residual(most(worst, apart_from_formula("group", x, 4, (2, 3, 4))), ROUNDING)
 
@@ -142,6 +161,8 @@ def chances(kept: Tensor, rate: float) -> Tensor:
 def x27_dropout_keeps_the_mean() -> Residual:
     """E of dropout in training is its input, which evaluation returns.
 
+    Examines: nn.layers.dropout.
+
     Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting, sec. 10."""
     h, worst = torch.rand(4, 1, dtype=torch.float64) + 1, []
@@ -155,6 +176,8 @@ def x27_dropout_keeps_the_mean() -> Residual:
 
 def x27_linear_networks_average_to_the_scaled_one() -> Residual:
     """Linear networks thinned by dropout average to the whole one.
+
+    Examines: nn.layers.dropout.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
     thinned, whole = thinned_layer(bias=False)
@@ -171,6 +194,8 @@ def thinned_layer(bias: bool) -> tuple[Tensor, Tensor]:
 def x27_softmax_networks_average_geometrically() -> Residual:
     """The normalised geometric mean of thinned softmax nets is the whole one.
 
+    Examines: nn.layers.dropout.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
     thinned, whole = (logits.log_softmax(-1) for logits in thinned_layer(bias=True))
     ratios, due = (logs[..., 1:] - logs[..., :1] for logs in (thinned, whole))
@@ -179,6 +204,8 @@ def x27_softmax_networks_average_geometrically() -> Residual:
 
 def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
     """Monte-Carlo dropout tends to the average over all 2^n masks.
+
+    Examines: nn.layers.dropout.
 
     Source: Gal & Ghahramani 2016, Dropout as a Bayesian Approximation."""
     net, exact, _ = thinning()
@@ -194,6 +221,8 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
 
 def x28_the_whole_network_is_not_the_average() -> Residual:
     """For a non-linear network, the mean over masks is not the scaled network.
+
+    Examines: nn.layers.dropout.
 
     Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting, sec. 7.5."""
@@ -214,6 +243,8 @@ def thinning() -> tuple[nn.Module, Tensor, Tensor]:
 def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
     """d(h + f(h)) / dh = I + df / dh.
 
+    Examines: nn.resnet.
+
     Source: He et al. 2016, Identity Mappings in Deep Residual Networks."""
     body = MLP.Config(width=8, depth=1, activation="tanh").build(5, 5).double()
     jacobian, h = torch.autograd.functional.jacobian, normal(5)
@@ -223,6 +254,8 @@ def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
 
 def x29_residual_gradients_stay_alike() -> Residual:
     """Gradients of 24 plain layers look like white noise, residual ones do not.
+
+    Examines: nn.resnet.
 
     Source: Balduzzi et al. 2017, The Shattered Gradients Problem."""
     return Residual(0.3 - (likeness(residual=True) - likeness(residual=False)), 0)
@@ -248,12 +281,16 @@ def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 25
 def x30_he_keeps_the_variance() -> Residual:
     """ReLU layers of variance 2 / D_in keep Var z over 30 layers.
 
+    Examines: nn.layers.init.
+
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
     return Residual(abs(math.log(growth("relu", "he"))), math.log(BAND))
 
 
 def x30_linear_layers_keep_the_variance() -> Residual:
     """Linear layers of variance 1 / D_in keep Var z over 30 layers.
+
+    Examines: nn.layers.init.
 
     Source: Glorot & Bengio 2010, Understanding the Difficulty of Training Deep Feedforward
     Networks."""
@@ -276,6 +313,8 @@ def growth(name: Pointwise, options: Init, times: float = 1.0) -> float:
 def x30_gains_are_second_moments() -> Residual:
     """alpha = 1 / E[a(z)^2] of each function; Var relu(z) = (1 - 1/pi) / 2.
 
+    Examines: nn.layers.activation.
+
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
     z, missed = normal(SAMPLES), []
     for name in ("relu", "leaky", "rrelu", "elu", "gelu", "silu", "identity"):
@@ -283,12 +322,16 @@ def x30_gains_are_second_moments() -> Residual:
         missed.append(standard_errors(square, torch.ones(())))
     h = activation("relu")(z.clone())
     spread = (h - h.mean()).square()
-    missed.append(standard_errors(spread, torch.tensor((1 - 1 / math.pi) / 2, dtype=torch.float64)))
+    missed.append(
+        standard_errors(spread, torch.tensor((1 - 1 / math.pi) / 2, dtype=torch.float64))
+    )
     return Residual(most(missed), MAX_STANDARD_ERRORS)
 
 
 def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
     """E f(x) of randomised leaky ReLU in training is its f(x) in evaluation.
+
+    Examines: nn.layers.activation.
 
     Source: Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional
     Network."""

@@ -60,6 +60,8 @@ def noisy(
 def x97_tweedie() -> Residual:
     """alpha E[x|z] = z + sigma^2 grad log p(z).
 
+    Examines: models.diffusion._parameterisation.
+
     Source: Efron 2011, Tweedie's Formula and Selection Bias."""
     distribution = plane()
     z, _, alpha, sigma = noisy(distribution)
@@ -75,6 +77,8 @@ def x97_tweedie() -> Residual:
 def x98_score_is_the_mean_noise() -> Residual:
     """grad log p(z) = -E[eps|z] / sigma.
 
+    Examines: models.diffusion._parameterisation.
+
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     distribution = plane()
     z, _, alpha, sigma = noisy(distribution)
@@ -88,6 +92,8 @@ def x98_score_is_the_mean_noise() -> Residual:
 
 def x98_score_is_not_the_noise_itself() -> Residual:
     """grad log p(z) is not -eps / sigma of the added noise: less their gap^2.
+
+    Examines: mathematics only.
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     distribution = plane()
@@ -138,6 +144,8 @@ def x99_implicit_is_explicit_score_matching() -> Residual:
     The right side is the loss of score_sde, its trace exact or along random signs, of which all
     are alike in one dimension.
 
+    Examines: models.diffusion.score_sde.
+
     Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching,
     theorem 1; Song et al. 2019, Sliced Score Matching."""
     missed = []
@@ -152,6 +160,8 @@ def x99_implicit_is_explicit_score_matching() -> Residual:
 def x99_needs_its_boundary_condition() -> Residual:
     """Exp(1) with s = 1, where p s does not vanish: 1.5 there, 0.5 here.
 
+    Examines: mathematics only.
+
     Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching,
     theorem 1."""
     grid = torch.linspace(0, 40, 400_001, dtype=torch.float64)
@@ -165,6 +175,8 @@ def x99_needs_its_boundary_condition() -> Residual:
 
 def x100_denoising_is_explicit_up_to_a_constant() -> Residual:
     """E |s + eps / sigma|^2 - E |s - grad log p|^2 is the same for every s.
+
+    Examines: mathematics only.
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     distribution, sigma = line(), 0.6
@@ -190,6 +202,8 @@ def x101_conditional_score_is_bayes_rule() -> Residual:
     """grad log p(z|y) = grad log p(z) + grad log p(y|z), as guidance adds it.
 
     With a weight gamma it is the score of p(z) p(y|z)^gamma.
+
+    Examines: models.diffusion._guidance.
 
     Source: Dhariwal & Nichol 2021, Diffusion Models Beat GANs on Image Synthesis, sec. 4."""
     distribution, missed = plane(), []
@@ -246,6 +260,8 @@ def guided(gamma: float, y: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def x102_guidance_is_one_combination() -> Residual:
     """gamma cond + (1 - gamma) uncond = grad log p(z) p(y|z)^gamma.
 
+    Examines: models.diffusion._guidance.
+
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     missed = []
     for gamma in GAMMAS:
@@ -256,6 +272,8 @@ def x102_guidance_is_one_combination() -> Residual:
 
 def x102_guidance_at_its_ends() -> Residual:
     """gamma = 0 ignores the condition, gamma = 1 is the conditional score.
+
+    Examines: models.diffusion._guidance.
 
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     (plain, _, _, nothing), (_, given, _, whole) = guided(0.0, 2), guided(1.0, 2)

@@ -60,6 +60,8 @@ def joined_lstm(net: RecurrentNet, x: Tensor, h: Tensor, c: Tensor) -> tuple[Ten
 def x39_forms_of_the_lstm_agree() -> Residual:
     """Split gates, one matrix of [h, x], cell and sequence give the same LSTM.
 
+    Examines: nn.recurrent.
+
     Source: Hochreiter & Schmidhuber 1997, Long Short-Term Memory; Gers, Schmidhuber & Cummins
     2000, Learning to Forget."""
     net, x = built(LSTM.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
@@ -76,6 +78,8 @@ def x39_forms_of_the_lstm_agree() -> Residual:
 def x39_reset_after_is_torchs_gru() -> Residual:
     """A GRU whose reset gate acts after the product is torch.nn.GRU.
 
+    Examines: nn.recurrent.
+
     Source: Paszke et al. 2019, PyTorch (documentation of torch.nn.GRU)."""
     net, x = built(GRU.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
     peer = torch.nn.GRU(INPUTS, WIDTH, batch_first=True).double()
@@ -91,9 +95,7 @@ def gru_by_hand(net: RecurrentNet, x: Tensor, before: bool) -> Tensor:
     w, u, b, other = (part.chunk(3) for part in net.layer(0))
     h, steps = torch.zeros(len(x), WIDTH, dtype=torch.float64), []
     for now in x.unbind(1):
-        r, z = (
-            (now @ w[k].T + b[k] + h @ u[k].T + other[k]).sigmoid() for k in range(2)
-        )
+        r, z = ((now @ w[k].T + b[k] + h @ u[k].T + other[k]).sigmoid() for k in range(2))
         read = now @ w[2].T + b[2]
         inner = (r * h) @ u[2].T + other[2] if before else r * (h @ u[2].T + other[2])
         h = z * h + (1 - z) * (read + inner).tanh()
@@ -103,6 +105,8 @@ def gru_by_hand(net: RecurrentNet, x: Tensor, before: bool) -> Tensor:
 
 def x39_reset_before_is_its_formula() -> Residual:
     """A GRU that resets before the product has tanh(W x + b + U (r h) + b').
+
+    Examines: nn.recurrent.
 
     Source: Cho et al. 2014, Learning Phrase Representations Using RNN Encoder-Decoder."""
     net, x = built(GRU.Config(width=WIDTH, reset="before")), normal(2, STEPS, INPUTS)
@@ -114,6 +118,8 @@ def x39_reset_before_is_its_formula() -> Residual:
 def x39_reset_before_is_another_function() -> Residual:
     """With the same weights, a GRU whose reset gate acts before it differs.
 
+    Examines: nn.recurrent.
+
     Source: Cho et al. 2014, Learning Phrase Representations Using RNN Encoder-Decoder; Paszke et
     al. 2019, PyTorch (documentation of torch.nn.GRU)."""
     net, x = built(GRU.Config(width=WIDTH, reset="before")), normal(2, STEPS, INPUTS)
@@ -123,6 +129,8 @@ def x39_reset_before_is_another_function() -> Residual:
 @torch.enable_grad()
 def x40_gradients_of_an_rnn_are_products() -> Residual:
     """d h_T / d h_0 = prod_t diag(phi'_t) U, of norm at most |U|^T.
+
+    Examines: nn.recurrent.
 
     Source: Pascanu, Mikolov & Bengio 2013, On the Difficulty of Training Recurrent Neural
     Networks, sec. 2."""
@@ -153,6 +161,8 @@ def scanned(net: RecurrentNet, x: Tensor, h: Tensor) -> Tensor:
 @torch.enable_grad()
 def x40_the_cell_carries_the_product_of_forget_gates() -> Residual:
     """With gates independent of h, d c_T / d c_0 = prod_t f_t.
+
+    Examines: nn.recurrent.
 
     Source: Gers, Schmidhuber & Cummins 2000, Learning to Forget."""
     net, x = built(LSTM.Config(width=WIDTH)), normal(STEPS, INPUTS)
@@ -196,6 +206,8 @@ def x110_scores_and_context() -> Residual:
 
     Weights are not negative, sum to one, and are zero on padding.
 
+    Examines: nn.attention.scores, nn.attention.softmax.
+
     Source: Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec. 3.1."""
     q, k, length = seeded_normal(3, 4, 5), seeded_normal(3, 6, 5, seed=1), torch.tensor([6, 2, 4])
     worst = 0.0
@@ -221,6 +233,8 @@ def x110_scores_are_their_formulas() -> Residual:
     """Dot q.k / sqrt(d), bilinear q'Wk, additive v'tanh(Wq + Uk), pair by pair.
 
     A bilinear score with W = I / sqrt(d) is a dot product.
+
+    Examines: nn.attention.scores.
 
     Source: Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec. 3.1;
     Bahdanau, Cho & Bengio 2015, Neural Machine Translation by Jointly Learning to Align and
@@ -267,6 +281,8 @@ def x111_tokens_come_back() -> Residual:
 
     An unseen word has tokens too.
 
+    Examines: data.codecs.tokens.
+
     Source: Sennrich, Haddow & Birch 2016, Neural Machine Translation of Rare Words with Subword
     Units; Radford et al. 2019, Language Models Are Unsupervised Multitask Learners, sec. 2.2."""
     seen = ["the annoying cat sat annoyingly on the mat", "Über die Brücke läuft die Katze"] * 20
@@ -287,6 +303,8 @@ def x112_lengths_in_a_batch() -> Residual:
     """Rows of unequal length in a padded batch give what each gives alone.
 
     For recurrent networks in both directions, attention, and log-likelihoods.
+
+    Examines: models.sequence._encoder_decoder, nn.recurrent.
 
     Source: Neubig, Goldberg & Dyer 2017, On-the-Fly Operation Batching in Dynamic Computation
     Graphs."""
@@ -342,6 +360,8 @@ def x117_decoders_read_their_own_samples() -> Residual:
 
     All of them at s = 1, where the loss is that of decoding from samples alone.
 
+    Examines: models.sequence._encoder_decoder.
+
     Source: Bengio et al. 2015, Scheduled Sampling for Sequence Prediction with Recurrent Neural
     Networks."""
     worst = []
@@ -366,5 +386,6 @@ def x117_decoders_read_their_own_samples() -> Residual:
             forced = torch.cat([inputs[:, :1], model.embed(torch.zeros_like(x[:, 1:]))], 1)
             log_p = model.logits(model.decode_steps(memory, forced)).log_softmax(-1)
             due = -(log_p.gather(2, x[..., None])[..., 0] * exist).sum(1) / model.average
-            worst += [float((share - 1).abs().amax()), relative(model.loss(batch)["nll"], due)]
+            off = relative(model.loss(batch)["nll"], due)
+            worst += [float((share - 1).abs().amax()), off / 1e-9]
     return Residual(most(worst), 1.0)

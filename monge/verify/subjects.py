@@ -116,6 +116,12 @@ PAIRED = (
             )
         },
     ),
+    Space(kind="label", size=3, rows=FITTED, given={"inputs": replace(SPACES[4], name="inputs")}),
+    replace(
+        SPACES[7],
+        shape=(3,),
+        given={"past": replace(SPACES[7], shape=(5,), name="past", given={})},
+    ),
     Space(
         kind="tokens",
         shape=(3,),
@@ -124,7 +130,7 @@ PAIRED = (
         given={"source": Space(kind="tokens", shape=(3,), size=3, name="source", rows=FITTED)},
     ),
 )
-"""Spaces conditioned on one of the same kind, for models that take none of the others."""
+"""Spaces conditioned on numbers or symbols, for models that take none of the others."""
 
 
 @dataclass(frozen=True)

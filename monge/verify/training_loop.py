@@ -89,6 +89,8 @@ STOPPING = TrainConfig(optimiser="sgd", lr=RATE, warmup=0, batch_size=20, eval_e
 def x44_early_stopping_returns_the_best() -> Residual:
     """Early stopping restores the step with the lowest validation loss.
 
+    Examines: train.loop, train.trainer.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     trainer, history = play(STOPPING)
     held = [(p.held_out.value, p.step) for p in history if p.held_out]
@@ -101,6 +103,8 @@ def x44_early_stopping_returns_the_best() -> Residual:
 def x44_best_weights_are_those_of_the_best_step() -> Residual:
     """The weights that are kept are those of training for that many steps.
 
+    Examines: train.loop, train.trainer.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, algorithm 7.1."""
     torch.manual_seed(5)
     trainer, _ = play(STOPPING)
@@ -112,6 +116,8 @@ def x44_best_weights_are_those_of_the_best_step() -> Residual:
 
 def x44_early_stopping_bounds_the_way() -> Residual:
     """|w_0 - w_best| <= K lr steps if gradient norms are at most K.
+
+    Examines: train.loop, train.trainer.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     largest = 0.5
@@ -128,6 +134,8 @@ def epoch(trainer: Trainer, number: int) -> Iterator[Batch]:
 def x45_an_epoch_visits_each_row_once() -> Residual:
     """Every row is in exactly one batch of an epoch, each time in new order.
 
+    Examines: train.loop, train.trainer.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.1.3."""
     trainer, _ = play(replace(STOPPING, max_steps=1))
     orders = [torch.cat([batch.rows for batch in epoch(trainer, number)]) for number in range(3)]
@@ -137,6 +145,8 @@ def x45_an_epoch_visits_each_row_once() -> Residual:
 
 def x45_minibatch_gradients_average_to_the_whole() -> Residual:
     """The mean of an epoch's minibatch gradients is the full gradient.
+
+    Examines: train.loop, train.trainer.
 
     Source: Bottou, Curtis & Nocedal 2018, Optimization Methods for Large-Scale Machine
     Learning."""
@@ -178,6 +188,8 @@ def x89_players_that_move_in_turn_stay() -> Residual:
 
     The loop moves the second player by the new place of the first, and keeps x^2 + y^2 - r x y.
 
+    Examines: train.trainer.
+
     Source: Gidel et al. 2019, A Variational Inequality Perspective on GANs."""
     rate, (x, y) = 0.1, (1.0, 0.5)
     settings = TrainConfig(optimiser="sgd", lr=rate, warmup=0, batch_size=20, ema_decay=0.0)
@@ -198,6 +210,8 @@ def x89_players_that_move_in_turn_stay() -> Residual:
 def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
     """Features of training rows: mean 0, standard deviation 1 (float32).
 
+    Examines: data.dataset, nn.inputs.features.
+
     Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
     rows = open_data((5 + 3 * normal(400, 3)).float()).view().split("train")
     features = Features(rows.space).double()(rows.whole().double())
@@ -211,6 +225,8 @@ def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
 
 def x48_test_rows_are_read_with_training_statistics() -> Residual:
     """Features of test rows invert by the mean and scale of training rows.
+
+    Examines: data.dataset, nn.inputs.features.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.10."""
     source = open_data((5 + 3 * normal(400, 3)).float())
