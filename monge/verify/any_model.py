@@ -241,7 +241,7 @@ def rebuilt(model: object) -> Model:
     if len(model.parts):
         raise SkipIdentity("it uses another run, which its own weights do not hold")
     torch.manual_seed(9)
-    again: Model = model.config.build(model.space).double()  # type: ignore[attr-defined]
+    again: Model = model.config.build(model.space).double()
     again.load_state_dict(model.state_dict())
     return again.eval()
 

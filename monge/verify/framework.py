@@ -207,7 +207,7 @@ def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterat
     yield from skipped[:1]
 
 
-def examine(identity: Identity, subject: Subject | None = None) -> IdentityResult:
+def examine(identity: Identity, subject: Subject | None = None, seed: int = 0) -> IdentityResult:
     """Check one identity on one member. Its random numbers depend on nothing before it; whatever
     it raises is a failure described in a sentence."""
     import torch
@@ -218,7 +218,7 @@ def examine(identity: Identity, subject: Subject | None = None) -> IdentityResul
     start = time.perf_counter()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.manual_seed(seed)
             found = identity.call(*arguments(identity, subject))
     except SkipIdentity as reason:
         seconds = time.perf_counter() - start
