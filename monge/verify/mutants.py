@@ -21,7 +21,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -63,6 +63,10 @@ class MutantResult:
         return asdict(self)
 
 
+class StaleMutantError(LookupError):
+    """The code is no longer what a mutant says of it."""
+
+
 def function_at(where: str) -> FunctionType:
     """The plain function that a place names, without what decorators put around it."""
     module, _, names = where.partition(":")
@@ -86,7 +90,7 @@ def altered(function: FunctionType, old: str, new: str) -> CodeType:
     node.args.kw_defaults = [each and ast.Constant(None) for each in node.args.kw_defaults]
     text = ast.unparse(node)
     if text.count(old) != 1:
-        raise LookupError(
+        raise StaleMutantError(
             f"expected {old!r} once in {function.__qualname__}, found it {text.count(old)} times; "
             "bring the mutant up to date with the code"
         )
@@ -137,8 +141,11 @@ def attempt(mutant: Mutant) -> MutantResult:
 
     torch.set_num_threads(1)
     before = examined(mutant)
-    with injected(mutant):
-        during = examined(mutant)
+    try:
+        with injected(mutant):
+            during = examined(mutant)
+    except StaleMutantError as error:
+        during = replace(before, passed=None, error=str(error))
     after = examined(mutant)
     infinite = during.residual is not None and math.isinf(during.residual)
     reason = during.error or ("the residual is infinite" if infinite else "")

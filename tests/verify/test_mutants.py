@@ -1,6 +1,7 @@
 """Every fault that is injected in memory is caught by its check, and leaves nothing behind."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,16 @@ from monge.cli.main import attempt as run
 from monge.nn.layers import dropout
 from monge.verify import mutants
 from monge.verify.framework import listed
-from monge.verify.mutants import MUTANTS, Mutant, altered, attempt, check_of, function_at, injected
+from monge.verify.mutants import (
+    MUTANTS,
+    Mutant,
+    StaleMutantError,
+    altered,
+    attempt,
+    check_of,
+    function_at,
+    injected,
+)
 
 SLOW = {"first weights kept", "gain of another function", "attention weights unscaled"}
 """Faults whose checks take more than a second."""
@@ -70,10 +80,13 @@ def test_the_code_is_put_back_even_after_an_error():
 
 def test_code_that_has_changed_is_an_error():
     function = function_at("nn.layers.dropout:drop_elements")
-    with pytest.raises(LookupError, match="drop_elements"):
+    with pytest.raises(StaleMutantError, match="drop_elements"):
         altered(function, "what is not there", "1.0")
-    with pytest.raises(LookupError, match=r"\d times"):
+    with pytest.raises(StaleMutantError, match=r"\d times"):
         altered(function, "x", "y")
+    result = attempt(replace(HARMLESS, old="what is not there"))
+    assert not result.caught
+    assert "drop_elements" in result.reason
 
 
 @pytest.mark.parametrize(
