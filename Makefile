@@ -16,6 +16,7 @@ test-slow: install
 
 verify: install
 	@OMP_NUM_THREADS=1 $(PY) -m monge verify --all
+	@OMP_NUM_THREADS=1 $(PY) -m monge verify --mutants
 
 lint: install
 	@.venv/bin/ruff check .

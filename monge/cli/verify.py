@@ -1,7 +1,9 @@
 """Check the identities of the theory on models and runs
 
-Each row shows the residual of an identity and its tolerance; a common error also shows the
-residual of the wrong statement. `-v` and `--json` add the work that each one is cited from.
+Each row shows what of the library is examined, the residual of an identity and its tolerance; a
+common error also shows the residual of the wrong statement. Rows that are mathematics only are
+counted apart. `-v` and `--json` add the work that each one is cited from. `--mutants` injects
+faults into the library in memory and shows which check catches each.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ..core.errors import MongeError, UsageError, nearest
 from ..run import storage
 from ..verify.errata.uncomputable import PROSE
 from ..verify.framework import ITSELF, IdentityResult, Listing, hold, listed, load
+from ..verify.mutants import MUTANTS, Mutant, MutantResult, attempt_all
 from ._output import Console, common
 
 if TYPE_CHECKING:
@@ -53,8 +56,15 @@ class VerifySelection:
     is_flag=True,
     help="Check every model that an identity applies to, not only the first.",
 )
+@click.option(
+    "--mutants",
+    "faults",
+    is_flag=True,
+    help="Inject known faults in memory, in a child process, and show the check that catches "
+    "each; NAME is a fault or the id of its check.",
+)
 @common
-def command(console: Console, names: tuple[str, ...], every: bool) -> None:
+def command(console: Console, names: tuple[str, ...], every: bool, faults: bool) -> None:
     """Check identities on models. NAME is a model, a run, an identity (X52), a common error (R36)
     or a group (latent, errata).
 
@@ -65,19 +75,81 @@ def command(console: Console, names: tuple[str, ...], every: bool) -> None:
     import torch
 
     torch.set_num_threads(1)  # small problems: a second thread only waits for the first
+    if faults:
+        check_mutants(console, names)
+        return
     choice = choose(names)
     rows = []
     for row in check_all(console, choice, every):
         rows.append(row)
-        if console.is_interactive:
-            click.echo(f"\r\033[K{row.id} {row.member}", nl=False, err=True)
-    if console.is_interactive:
-        click.echo("\r\033[K", nl=False, err=True)
+        show_progress(console, f"{row.id} {row.member}")
+    show_progress(console)
     if not rows:
         raise UsageError("none of these identities applies to these models; see `monge models`")
-    console.result({"rows": [row.to_dict() for row in rows]}, text(console, rows))
+    result = {"rows": [row.to_dict() for row in rows], "counts": count(rows)}
+    console.result(result, text(console, rows))
     if any(row.passed is False for row in rows):
         raise click.exceptions.Exit(1)
+
+
+def show_progress(console: Console, now: str = "") -> None:
+    if console.is_interactive:
+        click.echo(f"\r\033[K{now}", nl=False, err=True)
+
+
+def check_mutants(console: Console, names: Sequence[str]) -> None:
+    """Hold the chosen mutants against their checks and show a row for each."""
+    chosen = choose_mutants(names)
+    found = []
+    for result in attempt_all(chosen):
+        found.append(result)
+        show_progress(console, result.name)
+    show_progress(console)
+    caught = sum(result.caught for result in found)
+    table = console.table(
+        ("fault", "check", "examines", "without", "with", "tolerance", ""),
+        [mutant_line(result) for result in found],
+        keys=2,
+    )
+    if console.verbose:
+        table += "\n\n" + console.table(
+            ("fault", "where", "statement"),
+            [(each.name, each.where, each.statement) for each in found],
+        )
+    console.result(
+        {"mutants": [each.to_dict() for each in found], "caught": caught, "of": len(found)},
+        f"{table}\n{caught} of {len(found)} faults are caught",
+    )
+    if caught < len(found):
+        raise click.exceptions.Exit(1)
+
+
+def choose_mutants(names: Sequence[str]) -> list[Mutant]:
+    ids = {each.name: each.id for each in listed()}
+    known = {mutant: {mutant.name, mutant.check, ids[mutant.check]} for mutant in MUTANTS}
+    words = dict.fromkeys(word for each in known.values() for word in sorted(each))
+    for name in names:
+        if not {name, name.upper()} & set(words):
+            raise UsageError(
+                f"expected a fault or the id of a check that catches one, found {name!r}"
+                + nearest(name, words)
+            )
+    wanted = {word for name in names for word in (name, name.upper())}
+    return [mutant for mutant, own in known.items() if not names or own & wanted]
+
+
+def mutant_line(result: MutantResult) -> list[Any]:
+    verdict = "caught" if result.caught else "NOT CAUGHT"
+    side = result.member if result.member != ITSELF else result.where.partition(":")[0]
+    return [
+        result.name,
+        f"{result.id} {result.check.partition('_')[2]}",
+        side,
+        result.without,
+        result.with_fault,
+        result.tolerance,
+        f"{verdict}: {result.reason}" if result.reason else verdict,
+    ]
 
 
 def choose(names: Sequence[str]) -> VerifySelection:
@@ -166,26 +238,35 @@ def text(console: Console, rows: list[IdentityResult]) -> str:
     """The table, and a line of counts."""
     shown = [row for row in rows if console.verbose or row.skipped is None] or rows
     table = console.table(
-        ("id", "model", "statement", "residual", "tolerance", ""),
+        ("id", "examines", "statement", "residual", "tolerance", ""),
         [line(row) for row in shown],
         keys=2,
     )
     if console.verbose:
         cited = dict.fromkeys((row.id, row.source) for row in shown)
         table += "\n\n" + console.table(("id", "source"), [*cited]) + "\n"
-    held, failed, skipped = (
-        sum(found)
-        for found in zip(
-            *((row.passed is True, row.passed is False, row.skipped is not None) for row in rows),
-            strict=True,
-        )
-    )
+    found = count(rows)
     reasons = " (-v shows why)" if len(shown) < len(rows) else ""
-    return f"{table}\n{held} hold, {failed} fail, {skipped} skipped{reasons}"
+    counts = f"{found['hold']} hold, {found['fail']} fail, {found['skipped']} skipped{reasons}"
+    alone = found["mathematics_only"]
+    return f"{table}\n{counts}" + (f", {alone} are mathematics only" if alone else "")
+
+
+def count(rows: Sequence[IdentityResult]) -> dict[str, int]:
+    """How many rows hold, fail and are skipped, and how many examine no code of the library;
+    these are counted apart."""
+    about = [row for row in rows if not row.is_mathematics]
+    return {
+        "hold": sum(row.passed is True for row in about),
+        "fail": sum(row.passed is False for row in rows),
+        "skipped": sum(row.skipped is not None for row in about),
+        "mathematics_only": sum(row.is_mathematics and row.passed is True for row in rows),
+    }
 
 
 def line(row: IdentityResult) -> list[Any]:
-    return [row.id, row.member, row.statement, row.residual, row.tolerance, outcome(row)]
+    side = row.member if row.member != ITSELF else ", ".join(row.examines)
+    return [row.id, side, row.statement, row.residual, row.tolerance, outcome(row)]
 
 
 def outcome(row: IdentityResult) -> str:

@@ -24,6 +24,17 @@ def gap(left: Tensor, right: Tensor) -> float:
     return float((left - right).detach().abs().amax())
 
 
+def relative(left: Tensor, right: Tensor) -> float:
+    """The largest difference of two entries in units of their size."""
+    return float(((left - right) / right).detach().abs().amax())
+
+
+def standard_errors(samples: Tensor, mean: Tensor) -> float:
+    """By how many standard errors the mean of samples (N, ...) is off."""
+    error = samples.std(0) / len(samples) ** 0.5
+    return float(((samples.mean(0) - mean).abs() / error).amax())
+
+
 def most(*values: float | Iterable[float]) -> float:
     """The largest of several numbers; unlike `max`, it keeps a NaN."""
     each = [v for value in values for v in ([value] if isinstance(value, float | int) else value)]

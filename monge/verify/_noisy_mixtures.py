@@ -8,11 +8,16 @@ $E[x | z] = \sum_k p(k | z) (m_k + \frac{\alpha s_k^2}{v_k} (z - \alpha m_k))$.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..core.space import Space
+from ..models.diffusion._conditioning import Conditioning
+from ..models.diffusion._guidance import NoiseConditionalClassifier
 from ..models.diffusion._parameterisation import DenoiserPrediction
 from ..models.diffusion._samplers import Predict
 from ..prob.noise_schedule import NoiseProcess
@@ -90,3 +95,62 @@ def plane() -> NoisyGaussianMixture:
         torch.tensor([[-1.2, 0.4], [0.3, -1.0], [1.2, 1.0]]).double(),
         torch.tensor([0.2, 0.15, 0.3]).double(),
     )
+
+
+def alone(distribution: NoisyGaussianMixture, y: int) -> NoisyGaussianMixture:
+    """One component as a distribution."""
+    return replace(
+        distribution,
+        weights=distribution.weights[y : y + 1] ** 0,
+        means=distribution.means[y : y + 1],
+        scales=distribution.scales[y : y + 1],
+    )
+
+
+class PerfectClassifier(NoiseConditionalClassifier):
+    """p(component | z) of a mixture, for variance-preserving noise."""
+
+    def __init__(self, distribution: NoisyGaussianMixture) -> None:
+        self.distribution = distribution
+        self.space = Space(kind="label", size=len(distribution.weights), name="component")
+
+    @property
+    def input_space(self) -> Space:
+        return Space(kind="real", shape=(self.distribution.means.shape[1],))
+
+    def log_snr_range(self) -> tuple[float, float]:
+        return -math.inf, math.inf
+
+    def log_prob_noisy(self, z: Tensor, log_snr: Tensor, y: Tensor) -> Tensor:
+        alpha, sigma = (torch.sigmoid(sign * log_snr).sqrt()[:, None] for sign in (1, -1))
+        each = self.distribution.log_each(z, alpha, sigma).log_softmax(1)
+        return each.gather(1, y[:, None])[:, 0]
+
+
+class PerfectDiffusion:
+    """What guidance reads of a diffusion model: predictions of a perfectly trained network, of a
+    mixture without conditions and of one component with them."""
+
+    def __init__(self, distribution: NoisyGaussianMixture, schedule: NoiseProcess, y: int) -> None:
+        self.distribution, self.given, self.schedule = (
+            distribution,
+            alone(distribution, y),
+            schedule,
+        )
+        self.name, self.config = "perfect", SimpleNamespace(drop=0.1)
+        self.space = SimpleNamespace(given={"component": None})
+        self.condition_encoder = self
+
+    def empty(self, n: int) -> Conditioning:
+        return Conditioning(torch.zeros(n, 1).double(), torch.zeros(n, 0).double())
+
+    def encode_conditions(self, given: Any, n: int) -> Conditioning:
+        return replace(self.empty(n), vector=torch.ones(n, 1).double())
+
+    def predict(self, z: Tensor, t: Tensor, conditions: Conditioning) -> DenoiserPrediction:
+        alpha, sigma = self.schedule.alpha(t)[:, None], self.schedule.sigma(t)[:, None]
+        with_y, without = (
+            each.denoised(z, alpha, sigma) for each in (self.given, self.distribution)
+        )
+        x0 = torch.where(conditions.vector > 0, with_y, without)
+        return DenoiserPrediction(z, alpha, sigma, "x0", x0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from ..core.abilities import HasDiscriminator
 from ..core.batch import Batch
 from ..core.model import Model
+from ..core.rng import make_generator
+from ..core.space import Space
 from ..models.adversarial._losses import (
     discriminator_terms,
     divergence_bound,
@@ -21,10 +24,12 @@ from ..models.adversarial._losses import (
     log_ratio,
     value,
 )
+from ..models.adversarial.pix2pix import Pix2Pix
 from ..nn.mlp import MLP
 from ..prob.divergence import jensen_shannon, kl, wasserstein
-from ._helpers import gap, most, normal
+from ._helpers import gap, most, normal, relative
 from .framework import Residual, SkipIdentity
+from .subjects import build, random_rows
 
 LOG4 = math.log(4)
 
@@ -36,8 +41,10 @@ def tables(count: int = 2, size: int = 7) -> Tensor:
 
 
 def game(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
-    """V of data p, model q and a table d of D, all (..., size)."""
-    return (torch.xlogy(p, d) + torch.xlogy(q, 1 - d)).sum(-1)
+    """V of data p, model q and a table d of D, all (..., size), by the loss of a discriminator,
+    which is -V / 2."""
+    terms = discriminator_terms("minimax", d.logit(), d.logit())
+    return -2 * (p * terms["real"] + q * terms["fake"]).sum(-1)
 
 
 def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int = 50) -> None:
@@ -64,6 +71,8 @@ def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int
 def x82_best_discriminator_is_the_share_of_data() -> Residual:
     """D* = p/(p+q) is stationary, and every change of it lowers V.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1."""
     p, q = tables()
     best = p / (p + q)
@@ -78,6 +87,8 @@ def x82_best_discriminator_is_the_share_of_data() -> Residual:
 def x82_value_at_the_best_is_the_divergence() -> Residual:
     """V(D*) = -log 4 + 2 JS(p||q), and KL to p/(p+q) misses it.
 
+    Examines: models.adversarial._losses, prob.divergence.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1."""
     p, q = tables()
     best = game(p, q, p / (p + q))
@@ -90,6 +101,8 @@ def x82_value_at_the_best_is_the_divergence() -> Residual:
 
 def x82_trained_discriminator_is_the_best_one() -> Residual:
     """Minimising our loss over tables gives (1-s) p/(p+q), converted to p/q.
+
+    Examines: models.adversarial._losses.
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1; Salimans et al. 2016,
     Improved Techniques for Training GANs, sec. 3.4."""
@@ -112,6 +125,8 @@ def x82_trained_discriminator_is_the_best_one() -> Residual:
 
 def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
     """Trained on two normals, D/(1-D) is the ratio of their densities.
+
+    Examines: models.adversarial._losses.
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1; Sugiyama, Suzuki &
     Kanamori 2012, Density Ratio Estimation in Machine Learning."""
@@ -138,6 +153,8 @@ def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
 def x83_least_value_is_minus_log_four() -> Residual:
     """min over q of V(D*) = -log 4, where q = p and D* = 1/2.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, theorem 1."""
     p, start = tables()
     logits = start.log().requires_grad_()
@@ -153,6 +170,8 @@ def x83_least_value_is_minus_log_four() -> Residual:
 
 def x84_gradients_at_the_best_discriminator() -> Residual:
     """At D*: grad E log(1-D) = grad 2 JS, grad E(-log D) = grad(KL - 2 JS).
+
+    Examines: models.adversarial._losses, prob.divergence.
 
     Source: Arjovsky & Bottou 2017, Towards Principled Methods for Training GANs, sec. 2."""
     p, start = tables()
@@ -180,6 +199,8 @@ def x84_gradients_at_the_best_discriminator() -> Residual:
 def x85_minimax_saturates_where_the_other_does_not() -> Residual:
     """At logit a = -12: d log(1-D)/da = -6e-6, d(-log D)/da = -1.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 3."""
     with torch.enable_grad():
         a = torch.tensor(-12.0, dtype=torch.float64, requires_grad=True)
@@ -191,6 +212,8 @@ def x85_minimax_saturates_where_the_other_does_not() -> Residual:
 
 def x86_loss_is_the_cross_entropy_of_a_balanced_batch() -> Residual:
     """Half real, half fake: cross entropy = J_D = -V/2 = -J_G of minimax.
+
+    Examines: models.adversarial._losses.
 
     Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     real, fake = normal(2, 50)
@@ -235,6 +258,8 @@ def x82_bound_of_the_divergence_stays_below_log_two(
 def x87_only_transport_sees_how_far_supports_are() -> Residual:
     """Parallel lines at t: JS = log 2 whatever t, W1 = |t| with slope sign t.
 
+    Examines: prob.divergence.
+
     Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, example 1."""
     worst = 0.0
     spots = torch.rand(6, 1, dtype=torch.float64)
@@ -256,21 +281,10 @@ def x87_only_transport_sees_how_far_supports_are() -> Residual:
     return Residual(worst, 1e-12)
 
 
-def x89_simultaneous_descent_leaves_a_bilinear_game() -> Residual:
-    """min max xy by simultaneous steps: the radius grows by sqrt(1+r^2).
-
-    Source: Gidel et al. 2019, A Variational Inequality Perspective on GANs."""
-    rate, (x, y) = 0.1, (1.0, 0.5)
-    worst = 0.0
-    for _ in range(50):
-        radius = math.hypot(x, y)
-        x, y = x - rate * y, y + rate * x
-        worst = max(worst, abs(math.hypot(x, y) / radius - math.sqrt(1 + rate**2)))
-    return Residual(worst, 1e-12)
-
-
 def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
     """G(z1 - z2 + z3) = G(z1) - G(z2) + G(z3) if G is linear.
+
+    Examines: nn.mlp.
 
     Source: Radford, Metz & Chintala 2016, Unsupervised Representation Learning with DCGANs, sec.
     6.3."""
@@ -281,11 +295,38 @@ def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
 
 
 def x90_absolute_error_is_least_at_the_median() -> Residual:
-    """argmin E|y-c| is the median, argmin E(y-c)^2 the mean.
+    """The L1 term of pix2pix is least at the median of the targets.
 
-    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 2.4."""
-    y = torch.randn(301, dtype=torch.float64).exp()
-    c = torch.linspace(0, 5, 5001, dtype=torch.float64)
-    errors = y[:, None] - c
-    absolute, square = c[errors.abs().mean(0).argmin()], c[errors.square().mean(0).argmin()]
-    return Residual(most(abs(float(absolute - y.median())), abs(float(square - y.mean()))), 2e-3)
+    Examines: models.adversarial.pix2pix.
+
+    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 2.4;
+    Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks, sec.
+    3.1."""
+    image = Space(kind="real", shape=(1, 4, 4), mean=(0.0,), scale=(1.0,))
+    space = replace(image, given={"source": replace(image, name="source")})
+    model = build(Pix2Pix.smallest_config(space), space)
+    assert isinstance(model, Pix2Pix)
+    y = normal(301, 1, 1, 1).exp()
+    batch = Batch(y.expand(-1, 1, 4, 4), {"source": Batch(normal(301, 1, 4, 4))})
+    errors = []
+    grid = torch.linspace(-0.2, 0.2, 41, dtype=torch.float64) + y.median()
+    for c in grid:
+        model.generate = lambda x, c=c: c.expand_as(x)  # type: ignore
+        errors.append(model.generator_loss(batch)["l1"].mean())
+    found = torch.stack(errors)
+    due = model.config.weight * (y.flatten()[:, None] - grid).abs().mean(0)
+    return Residual(
+        most(abs(float(grid[found.argmin()] - y.median())), relative(found, due)), 1e-6
+    )
+
+
+def x82_a_discriminator_of_pairs_reads_the_source(model: Pix2Pix, batch: Batch) -> Residual:
+    """D(x, y) of a pair changes with x: 1e-6 over the change of its logits.
+
+    Source: Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks,
+    sec. 3.4."""
+    y = model.real(batch)
+    x = model.sources(batch.given, len(batch))
+    other = model.sources(random_rows(model.space, len(batch), make_generator(3)).given, len(x))
+    change = gap(model.discriminate(x, y), model.discriminate(other, y))
+    return Residual(1e-6 / max(change, 1e-12), 1.0)

@@ -13,10 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from ..nn.attention.linear import causal_linear_attention, feature_map, linear_attention
-from ..nn.attention.position import Positions, RelativeBias, frequencies, relative_bias, sinusoids
-from ..nn.attention.scores import HardAttention
-from ..nn.attention.softmax import CausalAttention, SelfAttention, self_attend
+from ..nn.attention.position import (
+    AlibiBias,
+    BucketBias,
+    ClippedBias,
+    Positions,
+    RelativeBias,
+    SinusoidalPositions,
+    relative_bias,
+    sinusoids,
+)
+from ..nn.attention.scores import DotScore, HardAttention
+from ..nn.attention.softmax import (
+    CausalAttention,
+    SelfAttention,
+    attend,
+    attention_weights,
+    self_attend,
+)
 from ..nn.attention.transformer import TransformerEncoder
+from ..nn.layers.conv import NonLocal
 from ._helpers import gap, most, normal
 from .framework import Residual
 
@@ -39,6 +55,8 @@ def randomised(net: nn.Module) -> nn.Module:
 def x31_attention_is_equivariant() -> Residual:
     """MHA(P X) = P MHA(X) for every permutation P of the steps.
 
+    Examines: nn.attention.softmax.
+
     Source: Lee et al. 2019, Set Transformer."""
     layer, x = randomised(SelfAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     order = torch.randperm(STEPS)
@@ -47,6 +65,8 @@ def x31_attention_is_equivariant() -> Residual:
 
 def x31_positions_distinguish_steps() -> Residual:
     """With positions, added or concatenated, MHA(P X, E) is not P MHA(X, E).
+
+    Examines: nn.attention.blocks, nn.attention.transformer.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     nets = [
@@ -65,6 +85,8 @@ def x31_positions_distinguish_steps() -> Residual:
 def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
     """Permuting [X, E] as a whole is equivariant.
 
+    Examines: nn.attention.position, nn.attention.softmax.
+
     Source: Lee et al. 2019, Set Transformer; Vaswani et al. 2017, Attention Is All You Need, sec.
     3.5."""
     layer, order = randomised(SelfAttention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
@@ -76,13 +98,25 @@ def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
 def x31_places_beside_are_added_after_a_map() -> Residual:
     """[X, E] W = X W_1 + E W_2, so adding is the case W_1 = W_2.
 
+    Examines: nn.attention.position.
+
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
-    x, e, w = normal(STEPS, WIDTH), sinusoids(STEPS, WIDTH), normal(2 * WIDTH, 5)
-    return Residual(gap(torch.cat([x, e], 1) @ w, x @ w[:WIDTH] + e @ w[WIDTH:]), ROUNDING)
+    x, e, w = normal(1, STEPS, WIDTH), sinusoids(STEPS, WIDTH), normal(2 * WIDTH, 5)
+    beside, added = (SinusoidalPositions(WIDTH, join).double() for join in ("concatenate", "add"))
+    twice = torch.cat([w[:WIDTH], w[:WIDTH]])
+    return Residual(
+        most(
+            gap(beside(x) @ w, x @ w[:WIDTH] + e @ w[WIDTH:]),
+            gap(beside(x) @ twice, added(x) @ w[:WIDTH]),
+        ),
+        ROUNDING,
+    )
 
 
 def x32_the_mask_leaves_no_future() -> Residual:
     """Under the causal mask, later steps change nothing, bit for bit.
+
+    Examines: nn.attention.softmax.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     layer, x = randomised(CausalAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
@@ -96,6 +130,8 @@ def x32_the_mask_leaves_no_future() -> Residual:
 def x32_cached_steps_equal_the_masked_pass() -> Residual:
     """Decoding step by step with cached keys and values = the masked pass.
 
+    Examines: nn.attention.softmax.
+
     Source: Shazeer 2019, Fast Transformer Decoding: One Write-Head Is All You Need."""
     layer, x = CausalAttention(WIDTH, HEADS, "rotary"), normal(3, STEPS, WIDTH)
     randomised(layer)
@@ -106,6 +142,8 @@ def x32_cached_steps_equal_the_masked_pass() -> Residual:
 
 def x32_padding_changes_nothing() -> Residual:
     """A padded and masked sequence gives the same output as without padding.
+
+    Examines: nn.attention.softmax.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     layer, x, length = (
@@ -119,13 +157,39 @@ def x32_padding_changes_nothing() -> Residual:
 def x33_identity_maps_give_the_non_local_layer() -> Residual:
     """W_q = W_k = W_v = I gives sum_s softmax_s(x_t . x_s / sqrt(d)) x_s.
 
+    Examines: nn.attention.softmax.
+
     Source: Wang et al. 2018, Non-local Neural Networks, sec. 3."""
     layer, x = SelfAttention(WIDTH, 1).double(), normal(3, STEPS, WIDTH)
     layer.enter.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
     layer.leave.weight.copy_(torch.eye(WIDTH))
     layer.enter.bias.zero_()
     layer.leave.bias.zero_()
-    return Residual(gap(layer(x), self_attend(x)), ROUNDING)
+    by_hand = (x @ x.mT / math.sqrt(WIDTH)).softmax(-1) @ x
+    return Residual(most(gap(layer(x), by_hand), gap(self_attend(x), by_hand)), ROUNDING)
+
+
+def x33_non_local_blocks_are_their_formulas() -> Residual:
+    """y_i = x_i + W sum_j alpha_ij G x_j in each of four pairings.
+
+    Examines: nn.layers.conv.
+
+    Source: Wang et al. 2018, Non-local Neural Networks, sec. 3."""
+    x, worst = normal(2, 4, 3, 2), 0.0
+    rows = x.flatten(2).mT  # (B, n, C)
+    for pairing in ("gaussian", "embedded", "dot", "concat"):
+        block = NonLocal(4, pairing, width=3)
+        randomised(block)
+        query, key = block.query(rows), block.key(rows)
+        if pairing == "concat":
+            alpha = (query + key.mT).relu() / rows.shape[1]
+        elif pairing == "dot":
+            alpha = query @ key.mT / rows.shape[1]
+        else:
+            alpha = (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1)
+        found = block.out(alpha @ block.value(rows)).mT.reshape(x.shape)
+        worst = most(worst, gap(block(x), x + found))
+    return Residual(worst, ROUNDING)
 
 
 def parts() -> tuple[Tensor, Tensor, Tensor]:
@@ -137,6 +201,8 @@ def parts() -> tuple[Tensor, Tensor, Tensor]:
 def x34_linear_attention_is_the_quadratic_form() -> Residual:
     """phi(q)' S / phi(q)' Z is the mean of v weighted by phi(q) . phi(k).
 
+    Examines: nn.attention.linear.
+
     Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
     a = feature_map(q) @ feature_map(k).mT
@@ -145,6 +211,8 @@ def x34_linear_attention_is_the_quadratic_form() -> Residual:
 
 def x34_causal_chunks_are_the_recurrence() -> Residual:
     """The causal pass in chunks is S_t = S_{t-1} + phi(k_t) v_t'.
+
+    Examines: nn.attention.linear.
 
     Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
@@ -161,6 +229,8 @@ def x34_causal_chunks_are_the_recurrence() -> Residual:
 def x35_cold_attention_is_hard() -> Residual:
     """softmax(s / tau) V tends to V[argmax s] as tau tends to 0.
 
+    Examines: nn.attention.scores.
+
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.2; Xu et al. 2015, Show,
     Attend and Tell, sec. 4."""
     scores = torch.stack([torch.randperm(STEPS).double() for _ in range(5)])  # without ties
@@ -170,6 +240,8 @@ def x35_cold_attention_is_hard() -> Residual:
 
 def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
     """Attention to one step sampled from softmax(s) has the soft one as mean.
+
+    Examines: nn.attention.scores.
 
     Source: Xu et al. 2015, Show, Attend and Tell, sec. 4."""
     scores, v = normal(1, STEPS), normal(STEPS, WIDTH)
@@ -188,14 +260,45 @@ def biases() -> list[RelativeBias]:
 def x36_relative_biases_are_toeplitz() -> Residual:
     """A relative position bias b depends on t - s alone.
 
+    Examines: nn.attention.position.
+
     Source: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Text-to-Text
     Transformer, sec. 2.1."""
     tables = [bias(STEPS, STEPS) for bias in biases()]
     return Residual(most(*(gap(b[:, 1:, 1:], b[:, :-1, :-1]) for b in tables)), 0.0)
 
 
+def x36_biases_distinguish_past_and_future() -> Residual:
+    """b(t - s) is a number for each clipped distance, with its sign.
+
+    A table has 2 reach + 1 numbers, buckets of the past are not those of the future, and the
+    slopes of ALiBi are 2^(-8 h / heads).
+
+    Examines: nn.attention.position.
+
+    Source: Shaw, Uszkoreit & Vaswani 2018, Self-Attention with Relative Position Representations;
+    Press, Smith & Lewis 2022, Train Short, Test Long."""
+    reach, distance = 3, torch.arange(-5, 6)
+    table, buckets, alibi = ClippedBias(HEADS, reach), BucketBias(HEADS), AlibiBias(HEADS)
+    for bias in (table, buckets, alibi):
+        randomised(bias)
+    places = [min(max(int(d), -reach), reach) + reach for d in distance]
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)]).double()
+    ahead, behind = buckets.of(distance[:5]), buckets.of(distance[6:].flip(0))
+    return Residual(
+        most(
+            gap(table.of(distance), table.weight[:, places]),
+            gap(alibi.of(distance), -slopes[:, None] * distance.abs()),
+            float((ahead == behind).any()),
+        ),
+        0.0,
+    )
+
+
 def x36_a_window_may_be_shifted() -> Residual:
     """Without absolute positions, the logits of a window are shift invariant.
+
+    Examines: nn.attention.softmax.
 
     Source: Shaw, Uszkoreit & Vaswani 2018, Self-Attention with Relative Position
     Representations."""
@@ -217,13 +320,18 @@ def logits(layer: CausalAttention, x: Tensor) -> Tensor:
 
 
 def x37_sinusoids_turn() -> Residual:
-    """PE(t + k) = R_k PE(t) with a rotation in each plane.
+    """PE(t + k) = R_k PE(t), rotating plane i by k / 10000^(2i/d).
+
+    Examines: nn.attention.position.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
-    waves = sinusoids(40, WIDTH).unflatten(1, (-1, 2))  # (T, planes, 2): sine and cosine
-    worst = 0.0
+    waves = SinusoidalPositions(WIDTH).double().table(40).unflatten(1, (-1, 2))  # (T, planes, 2)
+    planes = torch.arange(WIDTH // 2, dtype=torch.float64)
+    rates = 10_000 ** (-2 * planes / WIDTH)
+    angles = torch.arange(40).double()[:, None] * rates
+    worst = gap(waves, torch.stack([angles.sin(), angles.cos()], 2))
     for k in (1, 5, 17):
-        cos, sin = (k * frequencies(WIDTH)).cos(), (k * frequencies(WIDTH)).sin()
+        cos, sin = (k * rates).cos(), (k * rates).sin()
         turned = torch.stack(
             [cos * waves[..., 0] + sin * waves[..., 1], cos * waves[..., 1] - sin * waves[..., 0]],
             2,
@@ -235,6 +343,8 @@ def x37_sinusoids_turn() -> Residual:
 def x37_products_of_sinusoids_see_the_distance() -> Residual:
     """PE(t) . PE(s) depends on t - s alone, and no entry exceeds 1.
 
+    Examines: nn.attention.position.
+
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     waves = sinusoids(40, WIDTH)
     products = waves @ waves.T
@@ -243,11 +353,23 @@ def x37_products_of_sinusoids_see_the_distance() -> Residual:
 
 
 def x38_scores_have_unit_variance() -> Residual:
-    """q, k ~ N(0, I_d): Var(q . k / sqrt(d)) = 1 at every key width d.
+    """q, k ~ N(0, I_d): the scores of attention have variance 1 at every d.
+
+    Of two keys, the log ratio of the weights is the difference of two scores, of variance 2.
+
+    Examines: nn.attention.scores, nn.attention.softmax.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.1."""
-    widths = (1, 4, 16, 64)
-    found = [
-        float(((normal(FEWER, d) * normal(FEWER, d)).sum(1) / math.sqrt(d)).var()) for d in widths
-    ]
-    return Residual(most(*(abs(variance - 1) for variance in found)), 5e-2)
+    return Residual(most(*(abs(variance - 1) for variance in score_variances())), 5e-2)
+
+
+def score_variances() -> list[float]:
+    """Of scores by every function that computes them, at several widths of keys."""
+    found = []
+    for width in (1, 4, 16, 64):
+        q, k = normal(FEWER, 1, width), normal(FEWER, 2, width)
+        values = torch.eye(2, dtype=torch.float64).expand(FEWER, 2, 2)
+        for weights in (attention_weights(q, k), attend(q, k, values)):
+            found.append(float(weights[:, 0].log().diff(dim=1).var()) / 2)
+        found.append(float(DotScore()(q, k)[:, 0, 0].var()))
+    return found

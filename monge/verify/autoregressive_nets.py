@@ -9,6 +9,7 @@ Identities of layers: what may depend on what.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import torch
@@ -19,17 +20,21 @@ from ..core.batch import Batch
 from ..core.model import Model
 from ..core.rng import make_generator
 from ..models.autoregressive.count_table import CountTable
+from ..models.autoregressive.deep_nade import DeepNADE
 from ..models.autoregressive.fvsbn import FVSBN
 from ..models.autoregressive.nade import NADE
 from ..nn.autoregressive.pixel import RasterNet
 from ..nn.autoregressive.pixelcnn import PixelCNNStack, PlainPixelCNN
 from ..nn.autoregressive.pixelrnn import RowLSTM
 from ._helpers import most
+from .autoregressive import MAX_STANDARD_ERRORS, chi_squared
 from .framework import Residual, SkipIdentity
 from .subjects import FITTED, random_rows, strangers
 
 ROUNDING = 1e-12
 """What float64 leaves of a mean over all orders, for each nat."""
+SUBSETS = 20_000
+"""Subsets whose counts are compared."""
 MAX_ENTRIES = 6
 """Entries whose orders are listed."""
 
@@ -62,6 +67,26 @@ def shown(subset: tuple[int, ...], batch: Batch, dims: int) -> Tensor:
     seen = torch.zeros(len(batch), dims, dtype=torch.bool)
     seen[:, list(subset)] = True
     return seen
+
+
+def x54_subsets_are_drawn_evenly(model: DeepNADE) -> Residual:
+    """Training subsets: every size alike, every set of a size alike.
+
+    Their counts are compared with 1 / (D binomial(D, size)) by Pearson's chi-squared test.
+
+    Source: Uria, Murray & Larochelle 2014, A Deep and Tractable Density Estimator."""
+    dims = model.space.dims
+    if not 1 < dims <= MAX_ENTRIES:
+        raise SkipIdentity(f"needs two to {MAX_ENTRIES} entries, not {dims}")
+    seen = torch.cat([model.random_subsets(SUBSETS // 100) for _ in range(100)])
+    place = 2 ** torch.arange(dims)
+    found = torch.bincount((seen * place).sum(1), minlength=2**dims).double()
+    sizes = torch.tensor([number.bit_count() for number in range(2**dims - 1)])
+    chances = [1 / (dims * math.comb(dims, size)) for size in sizes.tolist()]
+    return Residual(
+        chi_squared(found, SUBSETS * torch.tensor(chances, dtype=torch.float64)),
+        MAX_STANDARD_ERRORS,
+    )
 
 
 def x51_running_sums_equal_direct_ones(model: HasConditionals, batch: Batch) -> Residual:

@@ -42,6 +42,8 @@ def flow(
 def x79_trace_is_the_log_determinant() -> Residual:
     """int_0^1 tr dv/dx dt = log |det dx(1)/dx(0)| of the solved flow.
 
+    Examines: models.flow._continuous.
+
     Source: Chen et al. 2018, Neural Ordinary Differential Equations, theorem 1."""
     made, x, context = flow(), normal(4, DIMS), normal(4, GIVEN)
     matrix = jacobian(lambda y: made.inverse(y, context)[0], x)
@@ -50,6 +52,8 @@ def x79_trace_is_the_log_determinant() -> Residual:
 
 def x79_flow_is_undone_by_going_back() -> Residual:
     """x(0) -> x(1) -> x(0) is the identity, and the integrals cancel.
+
+    Examines: models.flow._continuous.
 
     Source: Chen et al. 2018, Neural Ordinary Differential Equations, sec. 4."""
     made, x, context = flow(), normal(4, DIMS), normal(4, GIVEN)
@@ -60,6 +64,8 @@ def x79_flow_is_undone_by_going_back() -> Residual:
 
 def x79_written_trace_is_the_jacobians() -> Residual:
     """tr dv/dx computed through the layers = the sum of D derivatives.
+
+    Examines: models.flow._continuous, models.flow._velocity, solve.jacobian_trace.
 
     Source: Grathwohl et al. 2019, FFJORD, sec. 3."""
     missed: list[float] = []
@@ -76,6 +82,8 @@ def x79_written_trace_is_the_jacobians() -> Residual:
 
 def x79_hutchinson_is_unbiased() -> Residual:
     """E e^T (dv/dx) e = tr dv/dx, in standard errors, for normal and sign e.
+
+    Examines: models.flow._continuous, models.flow._velocity, solve.jacobian_trace.
 
     Source: Hutchinson 1990, A Stochastic Estimator of the Trace of the Influence Matrix; Grathwohl
     et al. 2019, FFJORD, sec. 3."""
@@ -95,6 +103,8 @@ def x79_hutchinson_is_unbiased() -> Residual:
 def x79_adjoint_is_back_propagation() -> Residual:
     """Gradients by the adjoint equation = through the steps of the solver.
 
+    Examines: models.flow._continuous, solve.adjoint.
+
     Source: Chen et al. 2018, Neural Ordinary Differential Equations, sec. 2."""
     made, x, context = flow(), normal(4, DIMS), normal(4, GIVEN)
     field, wanted = made.field(context, None), list(made.parameters())
@@ -111,6 +121,8 @@ def x79_adjoint_is_back_propagation() -> Residual:
 
 def x79_methods_have_their_order() -> Residual:
     """Half the step divides the error by 2^p, p the order of the method.
+
+    Examines: solve.ode.
 
     Source: Hairer, Nørsett & Wanner 1993, Solving Ordinary Differential Equations I, ch. II."""
 

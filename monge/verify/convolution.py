@@ -74,6 +74,8 @@ def cells() -> Iterator[tuple[LayerSpec, Shape]]:
 def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
     """Predicted shapes and parameter counts of layers are those of real ones.
 
+    Examines: nn.layers.conv, nn.layers.specs.
+
     Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning."""
     wrong = 0
     for layer, inputs in cells():
@@ -85,6 +87,8 @@ def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
 
 def x16_perceptrons_have_the_stated_count() -> Residual:
     """D0 D + D + (K-1)(D^2 + D) + D DL + DL parameters; softmax has none.
+
+    Examines: nn.mlp.
 
     Source: Prince 2023, Understanding Deep Learning, ch. 4."""
     wrong = count(activation("softmax"))
@@ -100,6 +104,8 @@ def count(module: nn.Module) -> int:
 
 def x19_unshared_and_alike_is_convolution() -> Residual:
     """A locally connected layer with equal weights everywhere convolves.
+
+    Examines: nn.layers.conv, nn.layers.specs.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.5."""
     form, inputs = ConvSpec(3, 3, 2), (2, 9, 8)
@@ -118,17 +124,25 @@ def x19_unshared_and_alike_is_convolution() -> Residual:
 def x19_zero_margins_make_a_smaller_kernel() -> Residual:
     """A kernel that is 0 beyond a radius is the smaller kernel of that radius.
 
+    Examines: nn.layers.specs.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
-    large, small, x = normal(3, 2, 5, 5), normal(3, 2, 3, 3), normal(4, 2, 8, 9)
-    large.zero_()[:, :, 1:4, 1:4] = small
-    return Residual(gap(F.conv2d(x, large, padding=2), F.conv2d(x, small, padding=1)), ROUNDING)
+    large, small = (ConvSpec(3, side).build((2, 8, 9)).double() for side in (5, 3))
+    assert isinstance(large, nn.Conv2d)
+    assert isinstance(small, nn.Conv2d)
+    large.load_state_dict({"weight": F.pad(small.weight, (1, 1, 1, 1)), "bias": small.bias})
+    x = normal(4, 2, 8, 9)
+    return Residual(gap(large(x), small(x)), ROUNDING)
 
 
 def x19_convolution_is_a_toeplitz_matrix() -> Residual:
     """A convolution is a matrix with constant diagonals.
 
+    Examines: nn.layers.specs.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.1."""
-    conv, steps = nn.Conv1d(1, 1, 5, padding=2, bias=False).double(), 9
+    conv, steps = ConvSpec(1, 5, bias=False).build((1, 9)).double(), 9
+    assert isinstance(conv, nn.Conv1d)
     matrix = conv(torch.eye(steps, dtype=torch.float64)[:, None])[:, 0].T  # (output, input)
     offset = torch.arange(steps) - torch.arange(steps)[:, None] + 2
     kernel = F.pad(conv.weight[0, 0], (steps, steps))
@@ -137,13 +151,15 @@ def x19_convolution_is_a_toeplitz_matrix() -> Residual:
     return Residual(most(gap(matrix, kernel[offset + steps]), applied), ROUNDING)
 
 
-def x19_circular_convolution_commutes_with_shifts() -> Residual:
-    """A circular convolution of stride s commutes with shifts by s.
+def x19_convolution_commutes_with_shifts() -> Residual:
+    """A convolution of stride s commutes with shifts by s, away from the ends.
+
+    Examines: nn.layers.specs.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
-    x, worst = normal(2, 3, 12, 12), 0.0
+    x, worst = F.pad(normal(2, 3, 4, 4), (4, 10, 4, 10)), 0.0  # nothing near the ends
     for stride, shift in ((1, 1), (1, 5), (2, 2), (2, 6), (3, 3)):
-        conv = nn.Conv2d(3, 4, 3, stride, 1, padding_mode="circular").double()
+        conv = ConvSpec(4, 3, stride).build((3, 18, 18)).double()
         moved = conv(x.roll((shift, shift), (2, 3)))
         steps = shift // stride
         worst = most(worst, gap(moved, conv(x).roll((steps, steps), (2, 3))))
@@ -153,6 +169,8 @@ def x19_circular_convolution_commutes_with_shifts() -> Residual:
 def x20_global_average_ignores_shifts() -> Residual:
     """The mean over positions of a circular convolution is shift invariant.
 
+    Examines: nn.layers.pool.
+
     Source: Lin, Chen & Yan 2014, Network in Network, sec. 3.2."""
     conv = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").double()
     net, x = nn.Sequential(conv, nn.ReLU(), GlobalPool()), normal(2, 3, 8, 8)
@@ -161,6 +179,8 @@ def x20_global_average_ignores_shifts() -> Residual:
 
 def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
     """Dilation d is a kernel with d - 1 zeros between its entries.
+
+    Examines: nn.layers.specs.
 
     Source: Yu & Koltun 2016, Multi-Scale Context Aggregation by Dilated Convolutions."""
     worst = 0.0
@@ -177,16 +197,24 @@ def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
 def x21_convolution_is_correlation_with_the_kernel_turned() -> Residual:
     """sum_k h[k] x[i - dk] is what a layer computes with a flipped kernel.
 
+    Examines: nn.causal_conv, nn.layers.specs.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.1."""
     kernel, x, rate = normal(3), normal(11), 2
-    layer = F.conv1d(x[None, None], kernel.flip(0)[None, None], dilation=rate)[0, 0]
+    layer = ConvSpec(1, 3, padding=0, dilation=rate, bias=False).build((1, 11)).double()
+    causal = CausalConv(1, 1, 3, rate).double()
+    layer.load_state_dict({"weight": kernel.flip(0)[None, None]})
+    causal.load_state_dict({"weight": kernel.flip(0)[None], "bias": torch.zeros(1)})
     ends = torch.arange(2 * rate, len(x))
-    plain = sum(kernel[k] * x[ends - rate * k] for k in range(3))
-    return Residual(gap(layer, torch.as_tensor(plain)), ROUNDING)
+    plain = torch.as_tensor(sum(kernel[k] * x[ends - rate * k] for k in range(3)))
+    past = causal(x[None, :, None])[0, 2 * rate :, 0]
+    return Residual(most(gap(layer(x[None, None])[0, 0], plain), gap(past, plain)), ROUNDING)
 
 
 def x23_field_is_the_support_of_the_gradient() -> Residual:
     """The receptive field is the number of inputs with a non-zero gradient.
+
+    Examines: nn.layers.specs.
 
     Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
     Networks."""
@@ -197,6 +225,8 @@ def x23_field_is_the_support_of_the_gradient() -> Residual:
 
 def x23_field_is_one_plus_a_sum() -> Residual:
     """It is 1 + sum (k-1) d prod s: 2^L for k=2, d=2^l, and 1 + 2L for k=3.
+
+    Examines: nn.layers.specs.
 
     Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
     Networks."""
@@ -234,6 +264,8 @@ def support(stack: Sequence[LayerSpec]) -> int:
 
 def x24_transposed_is_the_adjoint() -> Residual:
     """<conv(x), g> = <x, transposed(g)>.
+
+    Examines: nn.layers.specs.
 
     Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning, ch. 4."""
     worst = 0.0
@@ -277,6 +309,8 @@ def rows(*shape: int) -> Tensor:
 def x22_dilated_stacks_ignore_the_future() -> Residual:
     """Inputs from t on do not change outputs before t, bit for bit.
 
+    Examines: nn.dilated.
+
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     worst = 0.0
     for net in map(stack, DILATED_STACKS):
@@ -289,6 +323,8 @@ def x22_dilated_stacks_ignore_the_future() -> Residual:
 
 def x22_queues_equal_the_parallel_pass() -> Residual:
     """A dilated stack evaluated step by step equals one parallel pass.
+
+    Examines: nn.dilated.
 
     Source: Paine et al. 2016, Fast WaveNet Generation Algorithm."""
     worst = 0.0
@@ -305,6 +341,8 @@ def x22_queues_equal_the_parallel_pass() -> Residual:
 
 def x23_reach_is_the_support_of_the_gradient() -> Residual:
     """RF = 1 + sum (k - 1) d = number of inputs with a gradient.
+
+    Examines: nn.dilated.
 
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1; Araujo,
     Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural Networks."""
@@ -328,6 +366,8 @@ def inputs_seen(net: DilatedStack, steps: int) -> int:
 
 def x23_reach_doubles_with_each_layer() -> Residual:
     """RF = 2^L for k = 2 and d = 1, 2, 4, ...; 1 + L without dilation.
+
+    Examines: nn.dilated.
 
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     deep = [

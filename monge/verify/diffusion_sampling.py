@@ -75,6 +75,8 @@ def led(
 def x103_tilting_does_not_commute_with_noise() -> Residual:
     """p(z) p(y|z)^gamma is not the noised p(x) p(y|x)^gamma: their L1 gap.
 
+    Examines: mathematics only.
+
     Source: Bradley & Nakkiran 2024, Classifier-Free Guidance Is a Predictor-Corrector."""
     weights, means = torch.tensor([0.5, 0.5]).double(), torch.tensor([-0.5, 0.5]).double()
     alpha, sigma, grid = 0.8, 0.6, torch.linspace(-8, 8, 1601, dtype=torch.float64)
@@ -95,6 +97,8 @@ def x103_tilting_does_not_commute_with_noise() -> Residual:
 
 def x106_ddim_keeps_the_marginals() -> Residual:
     """DDIM from q(z_t|x) ends in q(z_s|x) for every eta.
+
+    Examines: models.diffusion._samplers.
 
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 3.1."""
     missed = []
@@ -122,6 +126,8 @@ def x106_ddim_keeps_the_marginals() -> Residual:
 def x106_ddim_with_eta_one_is_ancestral() -> Residual:
     """DDIM with eta = 1 samples q(z_s|z_t, x), with variance sigma_q^2.
 
+    Examines: models.diffusion._samplers.
+
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 4.1."""
     missed = []
     for noising in noisings():
@@ -140,6 +146,8 @@ def x106_ddim_with_eta_one_is_ancestral() -> Residual:
 
 def x107_flow_gives_the_density() -> Residual:
     """The flow's log-density is the exact one of noised normal data.
+
+    Examines: models.diffusion._ode_samplers, solve.jacobian_trace, solve.ode.
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
     distribution = NoisyGaussianMixture(
@@ -162,6 +170,8 @@ def x107_flow_gives_the_density() -> Residual:
 
 def x108_flows_keep_ranks() -> Residual:
     """In 1-D, the flow of the exact score maps quantiles to quantiles.
+
+    Examines: models.diffusion._ode_samplers, models.diffusion._samplers.
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3; Khrulkov et
     al. 2023, Understanding DDPM Latent Codes through Optimal Transport."""
@@ -196,6 +206,8 @@ def chance(n: int = SAMPLES) -> float:
 def x108_ancestral_steps_sample_the_distribution() -> Residual:
     """Ancestral steps with the exact score sample the data (Kolmogorov).
 
+    Examines: models.diffusion._samplers.
+
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, algorithm 2."""
     noising = NoiseSchedule.Config().build()
     configs = Ancestral.Config(steps=200), Ancestral.Config(steps=200, variance="forward")
@@ -205,6 +217,8 @@ def x108_ancestral_steps_sample_the_distribution() -> Residual:
 
 def x108_samplers_reach_the_distribution() -> Residual:
     """Other samplers with the exact score sample the data (Kolmogorov).
+
+    Examines: models.diffusion._ode_samplers, models.diffusion._samplers.
 
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models; Lu et al. 2022,
     DPM-Solver++; Karras et al. 2022, Elucidating the Design Space of Diffusion-Based Generative
@@ -222,6 +236,8 @@ def x108_langevin_samples_the_distribution() -> Residual:
     """Annealed Langevin with the exact score samples the data (Kolmogorov).
 
     With fewer steps the samples lag behind the falling noise.
+
+    Examines: models.diffusion._samplers.
 
     Source: Song & Ermon 2019, Generative Modeling by Estimating Gradients of the Data
     Distribution, algorithm 1."""

@@ -48,6 +48,8 @@ def present_rows(n: int) -> Tensor:
 def x115_a_cell_is_its_flag_and_its_value() -> Residual:
     """p(flag, value) = p(flag) p(value | flag); p(empty) = 1 - p(present).
 
+    Examines: prob.heads.
+
     Source: Little 1993, Pattern-Mixture Models for Multivariate Incomplete Data; Rubin 1976,
     Inference and Missing Data."""
     head, x = head_of(*COLUMNS), present_rows(PARAMETERS)
@@ -65,6 +67,8 @@ def x115_a_cell_is_its_flag_and_its_value() -> Residual:
 
 def x116_a_flag_that_is_always_present_costs_nothing() -> Residual:
     """-log p(present) <= states / n after n rows without an empty cell.
+
+    Examines: prob.heads.
 
     Source: Krichevsky & Trofimov 1981, The Performance of Universal Encoding."""
     numbers = COLUMNS[:4]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.ensemble import bootstrap
+from ._helpers import most, standard_errors
 from .framework import Residual
 
 ROUNDING = 1e-13
@@ -30,6 +31,8 @@ ROWS, BAGS = 40, 1000
 def x46_error_is_bias_variance_and_noise() -> Residual:
     """E (f_D(x) - y)^2 = bias^2 + variance + noise over all datasets.
 
+    Examines: mathematics only.
+
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 3.2."""
     x = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64)
     lines = torch.stack([line(targets, x) for targets in every_data_set()])  # (8, 9)
@@ -41,20 +44,26 @@ def x46_error_is_bias_variance_and_noise() -> Residual:
 
 
 def x47_bagging_leaves_the_correlated_variance() -> Residual:
-    """Var of a mean of B = r s^2 + (1 - r) s^2 / B over all bootstraps.
+    """Var of a mean of B bootstraps = r s^2 + (1 - r) s^2 / B.
+
+    Given a dataset, a mean of B = 2 differs from that of its rows by (1 - r) s^2 / 2.
+
+    Examines: core.ensemble.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, eq. 15.1."""
-    bootstraps = torch.cartesian_prod(*[torch.arange(3)] * 3)  # (27, 3)
-    means = torch.stack([targets[bootstraps].mean(1) for targets in every_data_set()])  # (8, 27)
-    pairs = every_pair(means).mean(-1)  # (8, 729): B = 2
-    variance = means.var(correction=0)
-    shared = means.mean(1).var(correction=0)  # r s^2: of two bootstraps of one data set
-    due = shared + (variance - shared) / 2
-    return Residual(float((pairs.var(correction=0) - due).abs()), ROUNDING)
+    every, away = torch.arange(3), []
+    bags = torch.stack([bootstrap(seed, every, 3) for seed in range(2 * BAGS)])  # (2 BAGS, 3)
+    for targets in every_data_set():
+        means = targets[bags].mean(1).unflatten(0, (BAGS, 2)).mean(1)
+        due = targets.var(correction=0) / 3 / 2  # of a mean of three rows, halved
+        away.append(standard_errors((means - targets.mean()).square(), due))
+    return Residual(most(away), MAX_STANDARD_ERRORS)
 
 
 def x47_distinct_rows_of_a_bootstrap() -> Residual:
     """A bootstrap of n rows has n (1 - (1 - 1/n)^n) distinct ones on average.
+
+    Examines: core.ensemble.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.11."""
     every = torch.arange(ROWS)
@@ -73,12 +82,6 @@ def truth(x: Tensor) -> Tensor:
 def every_data_set() -> Tensor:
     """The targets of all datasets that noise can make, (8, 3)."""
     return truth(PLACES) + torch.cartesian_prod(NOISE, NOISE, NOISE)
-
-
-def every_pair(means: Tensor) -> Tensor:
-    """The predictions (8, 27) of each dataset in pairs, (8, 729, 2)."""
-    first, second = torch.cartesian_prod(*[torch.arange(means.shape[1])] * 2).T
-    return torch.stack([means[:, first], means[:, second]], -1)
 
 
 def line(targets: Tensor, x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from ..core.model import Model
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..models.flow._base import Flow
+from ..models.flow.cflow import CFlow
 from ..models.flow.superres import Superres
 from ..prob.bijections.autoregressive import AutoregressiveBijection
 from ..prob.bijections.base import Compose, Inverse
@@ -123,6 +124,8 @@ def x78_base_is_counted_once(model: HasBijection, batch: Batch) -> Residual:
 def x64_log_scales_of_a_stack_add_up() -> Residual:
     """Inverse autoregressive maps: sum of log-slopes = log |det dz_T/de|.
 
+    Examines: nn.autoregressive.masked_mlp, prob.bijections.autoregressive, prob.bijections.base.
+
     Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow,
     sec. 4."""
     stack = Compose([Inverse(autoregressive(AffineMap(), back=bool(t % 2))) for t in range(3)])
@@ -133,6 +136,8 @@ def x64_log_scales_of_a_stack_add_up() -> Residual:
 
 def x77_jacobian_of_a_coupling_has_its_zeros() -> Residual:
     """Coupling: dx/dz = [[I, 0], [h' beta', diag h']] with exact zeros.
+
+    Examines: prob.bijections.coupling, prob.bijections.spline.
 
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
     kinds = itertools.product((AdditiveMap(), AffineMap(), SplineMap(4)), (False, True))
@@ -192,6 +197,8 @@ def x81_volumes_of_linear_maps(model: HasBijection, batch: Batch) -> Residual:
 def x80_affine_map_is_a_product_of_gaussians() -> Residual:
     """Masked affine map: log p(x) = sum_i log N(x_i; mu_i, e^(2 alpha_i)).
 
+    Examines: nn.autoregressive.masked_mlp, prob.bijections.autoregressive.
+
     Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.1."""
     layer, x = autoregressive(AffineMap()), normal(4, DIMS)
     z, log_det = layer.inverse(x)
@@ -203,6 +210,8 @@ def x80_affine_map_is_a_product_of_gaussians() -> Residual:
 
 def x80_entry_by_entry_is_exact() -> Residual:
     """z -> x by cached steps = by D full passes, and x -> z inverts both.
+
+    Examines: nn.autoregressive.masked_mlp, prob.bijections.autoregressive, prob.bijections.spline.
 
     Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.1."""
     missed = []
@@ -217,6 +226,8 @@ def x80_entry_by_entry_is_exact() -> Residual:
 
 def x80_gradient_of_the_root_is_exact() -> Residual:
     """Gradients of z -> x by implicit differentiation = through D passes.
+
+    Examines: nn.autoregressive.masked_mlp, prob.bijections.autoregressive, prob.bijections.spline.
 
     Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
     sec. 3.1."""
@@ -237,6 +248,8 @@ def x80_gradient_of_the_root_is_exact() -> Residual:
 def x80_coupling_is_a_map_with_block_masks() -> Residual:
     """A coupling is a masked map that keeps, and reads only, its first block.
 
+    Examines: prob.bijections.autoregressive, prob.bijections.coupling, prob.bijections.spline.
+
     Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.3."""
     missed: list[float] = []
     for warp in (AffineMap(), SplineMap(4)):
@@ -248,6 +261,8 @@ def x80_coupling_is_a_map_with_block_masks() -> Residual:
 
 def x81_linear_maps_know_their_volume() -> Residual:
     """1x1: H W log |det W|; squeeze: a permutation; actnorm: H W sum log s.
+
+    Examines: prob.bijections.elementwise, prob.bijections.linear.
 
     Source: Kingma & Dhariwal 2018, Glow, table 1."""
     shape, z = (4, 2, 3), normal(3, 4, 2, 3)
@@ -292,6 +307,8 @@ def x114_any_code_has_its_small_image() -> Residual:
     Statistics are float32, and so is the length of the interval: levels are few, as both round in
     proportion to them.
 
+    Examines: models.flow._base, models.flow.superres.
+
     Source: Lugmayr et al. 2020, SRFlow."""
     small = Space(kind="levels", shape=(1, 4, 4), size=16, mean=(7.0,), scale=(4.0,))
     space = replace(small, shape=(1, 8, 8), given={"source": small})
@@ -304,6 +321,27 @@ def x114_any_code_has_its_small_image() -> Residual:
     x = model.decode(3 * normal(8, 64), {"source": Batch(low)})
     missed = float((model.shrink(x) - low).abs().amax()) - model.slack
     return Residual(max(float(off.abs().amax()) - 0.5 - model.slack, missed, 0.0), 1e-6)
+
+
+def x118_a_cycle_decodes_the_middle_code(model: CFlow, batch: Batch) -> Residual:
+    """The cycle loss is the weighted mean |g(0; a) - b| of standardised values.
+
+    Source: Pumarola et al. 2020, C-Flow: Conditional Generative Flow Models for Images and 3D
+    Point Clouds, sec. 3."""
+    if model.space.kind != "real":
+        raise SkipIdentity("its events are dequantised by noise")
+    weight = 2.0
+    asked = replace(model.config, cycle=weight)
+    torch.manual_seed(1)
+    own, model.config = model.config, asked
+    try:
+        found = model.loss(batch).get("cycle", torch.zeros(len(batch)).double())
+    finally:
+        model.config = own
+    context = model.context(batch.given, len(batch))
+    b = model.decode(torch.zeros(len(batch), model.space.dims).double(), batch.given)
+    away = [model.outer.inverse(value.flatten(1), context)[0] for value in (b.double(), batch.x)]
+    return Residual(gap(found, weight * (away[0] - away[1]).abs().mean(1)), ROUNDING * 10)
 
 
 def density_of(model: HasBijection, batch: Batch) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, MultivariateNormal, Normal, kl_divergence
 
+from ..nn.layers.activation import Activation, activation
 from ..prob.divergence import (
     cross_entropy,
     diagonal_kl,
@@ -38,6 +39,8 @@ def derivative(f: Scalar, x: Tensor) -> Tensor:
 def x1_rotations_keep_products_norms_and_volume() -> Residual:
     """<Qu, Qv> = <u, v>, |Qu| = |u|, |det Q| = 1 for orthogonal Q.
 
+    Examines: mathematics only.
+
     Source: Strang 2016, Introduction to Linear Algebra, sec. 4.4."""
     q, u, v = torch.linalg.qr(normal(6, 6))[0], normal(6), normal(6)
     worst = most(gap((q @ u) @ (q @ v), u @ v), gap((q @ u).norm(), u.norm()))
@@ -46,6 +49,8 @@ def x1_rotations_keep_products_norms_and_volume() -> Residual:
 
 def x2_the_chain_rule_holds_in_every_order() -> Residual:
     """p(x,y,z) = p(a) p(b|a) p(c|a,b) in all six orders, and Bayes' rule.
+
+    Examines: mathematics only.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     joint = torch.rand(2, 2, 2, dtype=torch.float64)
@@ -65,6 +70,8 @@ def x2_the_chain_rule_holds_in_every_order() -> Residual:
 def x2_the_tower_rule_and_the_variance() -> Residual:
     """E[E[X|Y]] = E[X]; Var X = E[X^2] - E[X]^2.
 
+    Examines: mathematics only.
+
     Source: Casella & Berger 2002, Statistical Inference, sec. 2.3 and 4.4."""
     joint, value = torch.rand(4, 5, dtype=torch.float64), normal(4)
     joint /= joint.sum()
@@ -77,6 +84,8 @@ def x2_the_tower_rule_and_the_variance() -> Residual:
 
 def x3_the_derivative_table() -> Residual:
     """Twelve vector and matrix derivatives agree with autograd.
+
+    Examines: mathematics only.
 
     Source: Petersen & Pedersen 2012, The Matrix Cookbook, sec. 2."""
     x, b, c, a, m = normal(4), normal(4), normal(3), normal(4, 4), normal(3, 4)
@@ -101,6 +110,8 @@ def x3_the_derivative_table() -> Residual:
 def x4_quotients_powers_and_sigmoids() -> Residual:
     """(f/g)' , (f^g)', s' = s(1-s), tanh = 2 s(2x) - 1, tanh' = 1 - tanh^2.
 
+    Examines: mathematics only.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 3.10 and 6.3.2."""
     x = torch.rand(50, dtype=torch.float64) + 0.5
     f, g, df, dg = torch.exp(x), torch.sin(x) + 2, torch.exp(x), torch.cos(x)
@@ -119,8 +130,37 @@ def x4_quotients_powers_and_sigmoids() -> Residual:
     return Residual(worst, 1e-13)
 
 
+def x4_activations_are_their_formulas() -> Residual:
+    """Every activation function is the function of its name, and softmax sums to 1.
+
+    Examines: nn.layers.activation.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 6.3; Hendrycks & Gimpel 2016,
+    Gaussian Error Linear Units."""
+    z = torch.linspace(-4, 4, 81, dtype=torch.float64)
+    grown, share = z.exp(), 1 / (1 + (-z).exp())
+    known: dict[Activation, Tensor] = {
+        "relu": z.clamp(min=0),
+        "leaky": torch.where(z > 0, z, 0.2 * z),
+        "rrelu": torch.where(z > 0, z, (1 / 8 + 1 / 3) / 2 * z),
+        "elu": torch.where(z > 0, z, grown - 1),
+        "gelu": z * torch.special.ndtr(z),
+        "silu": z * share,
+        "softplus": (1 + grown).log(),
+        "tanh": (grown - 1 / grown) / (grown + 1 / grown),
+        "sigmoid": share,
+        "arctan": torch.atan2(z, torch.ones_like(z)),
+        "identity": z,
+        "softmax": grown / grown.sum(),
+    }
+    worst = [gap(activation(name).eval()(z.clone()), due) for name, due in known.items()]
+    return Residual(most(worst), ROUNDING)
+
+
 def x11_convex_means_above_its_tangents_and_below_its_chords() -> Residual:
     """Chords lie above a convex f, and its second differences are >= 0.
+
+    Examines: mathematics only.
 
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1."""
     x, y = normal(200), normal(200)
@@ -137,6 +177,8 @@ def x11_convex_means_above_its_tangents_and_below_its_chords() -> Residual:
 def x11_descent_on_a_convex_loss_ends_at_one_value() -> Residual:
     """Gradient descent on a convex loss reaches one value from any start.
 
+    Examines: mathematics only.
+
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 4.2.2."""
     features, target, starts = normal(40, 3), normal(40), 5 * normal(8, 3)
     w = starts.clone().requires_grad_()
@@ -148,6 +190,8 @@ def x11_descent_on_a_convex_loss_ends_at_one_value() -> Residual:
 
 def x11_jensens_gap_is_not_negative() -> Residual:
     """log E[X] >= E[log X].
+
+    Examines: mathematics only.
 
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.8."""
     p = torch.distributions.Dirichlet(torch.ones(6, dtype=torch.float64)).sample((500,))
@@ -162,6 +206,8 @@ def tables(count: int, size: int = 6) -> Tensor:
 def x5_cross_entropy_is_entropy_and_divergence() -> Residual:
     """H(p,q) = H(p) + KL(p||q); JS = H(M) - H(P)/2 - H(Q)/2.
 
+    Examines: prob.divergence.
+
     Source: Cover & Thomas 2006, Elements of Information Theory, ch. 2; Lin 1991, Divergence
     Measures Based on the Shannon Entropy."""
     p, q = tables(100), tables(100)
@@ -172,6 +218,8 @@ def x5_cross_entropy_is_entropy_and_divergence() -> Residual:
 
 def x6_divergences_are_bounded_below() -> Residual:
     """KL >= |p-q|_1^2 / 2 >= 0 and 0 <= JS <= log 2.
+
+    Examines: prob.divergence.
 
     Source: Cover & Thomas 2006, Elements of Information Theory, lemma 11.6.1; Lin 1991, Divergence
     Measures Based on the Shannon Entropy."""
@@ -184,6 +232,8 @@ def x6_divergences_are_bounded_below() -> Residual:
 def x6_disjoint_supports() -> Residual:
     """On disjoint supports KL is infinite, JS = log 2, and TV = 1.
 
+    Examines: prob.divergence.
+
     Source: Arjovsky & Bottou 2017, Towards Principled Methods for Training GANs, sec. 2."""
     p, q = torch.tensor([[0.4, 0.6, 0, 0], [0, 0, 0.3, 0.7]], dtype=torch.float64)
     finite = 0.0 if math.isinf(float(kl(p, q))) else 1.0
@@ -194,6 +244,8 @@ def x6_disjoint_supports() -> Residual:
 
 def x6_the_root_of_js_is_a_metric_and_kl_is_not() -> Residual:
     """sqrt(JS) obeys the triangle inequality; KL violates it.
+
+    Examines: prob.divergence.
 
     Source: Endres & Schindelin 2003, A New Metric for Probability Distributions."""
     p, q, r = tables(3000), tables(3000), tables(3000)
@@ -207,6 +259,8 @@ def x6_the_root_of_js_is_a_metric_and_kl_is_not() -> Residual:
 
 def x7_gaussian_divergences_are_closed() -> Residual:
     """KL of normals, diagonal and full, equals that of torch.distributions.
+
+    Examines: prob.divergence.
 
     Source: Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sec. A.5."""
     mean = torch.randn(2, 4, dtype=torch.float64)
@@ -224,6 +278,8 @@ def x7_gaussian_divergences_are_closed() -> Residual:
 
 def x7_expected_log_density_is_no_divergence() -> Residual:
     """E_q log p = -H(q) - KL(q||p), which is not the KL.
+
+    Examines: prob.divergence.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, app. B."""
     mean = torch.randn(2, 3, dtype=torch.float64)

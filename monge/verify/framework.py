@@ -9,6 +9,10 @@ gradients; a second parameter `batch` takes a few valid rows with their conditio
 without parameters needs no model. It raises `SkipIdentity` if it cannot be computed for a model (a
 space too large to enumerate, a likelihood that is only a bound).
 
+The paragraph before the source of an identity without parameters names what of the library it
+examines: `Examines: nn.attention.softmax.attend, nn.attention.scores.DotScore.`, or `Examines:
+mathematics only.` if no such code is on either side.
+
 A function named `r36_...` that returns a `Control` compares a common error with the correct
 statement: it passes if the tolerance that accepts the correct one rejects the error.
 
@@ -38,6 +42,10 @@ FOLDER = Path(__file__).parent
 NAME = re.compile(r"[xr]\d+_\w+")
 SOURCE = "Source: "
 """How the last paragraph of an identity's docstring begins."""
+EXAMINES = "Examines: "
+"""How the paragraph begins that names what an identity examines."""
+MATHEMATICS = "mathematics only"
+"""What an identity examines that holds no code of the library against anything."""
 ITSELF = "itself"
 """The member of an identity that is about no model."""
 
@@ -83,6 +91,12 @@ class Listing:
     name: str
     statement: str
     source: str  # author, year, title and place in it
+    examines: tuple[str, ...] = ()  # names in the library; none if it is about a model
+
+    @property
+    def is_mathematics(self) -> bool:
+        """Whether no code of the library is examined."""
+        return self.examines == (MATHEMATICS,)
 
 
 @dataclass(frozen=True)
@@ -112,6 +126,12 @@ class IdentityResult:
     error: str | None = None
     wrong: float | None = None
     seconds: float = 0.0
+    examines: tuple[str, ...] = ()
+
+    @property
+    def is_mathematics(self) -> bool:
+        """Whether no code of the library is examined."""
+        return self.examines == (MATHEMATICS,)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,21 +155,25 @@ def read(path: Path) -> list[Listing]:
             place[0],
             ".".join(place),
             node.name,
-            *statement_and_source(node),
+            *read_docstring(node),
         )
         for node in functions
         if NAME.fullmatch(node.name)
     ]
 
 
-def statement_and_source(node: ast.FunctionDef) -> tuple[str, str]:
-    """The statement of a function and its source, which is empty if none is cited."""
+def read_docstring(node: ast.FunctionDef) -> tuple[str, str, tuple[str, ...]]:
+    """The statement of a function, its source, which is empty if none is cited, and the names of
+    what it examines."""
     paragraphs = [
         " ".join(each.split()).removesuffix(".")
         for each in (ast.get_docstring(node) or "").split("\n\n")
     ]
-    last = paragraphs[-1]
-    return paragraphs[0], last.removeprefix(SOURCE) if last.startswith(SOURCE) else ""
+    source, names = (
+        next((each.removeprefix(key) for each in paragraphs if each.startswith(key)), "")
+        for key in (SOURCE, EXAMINES)
+    )
+    return paragraphs[0], source, tuple(filter(None, names.split(", ")))
 
 
 def identities() -> list[Identity]:
@@ -183,20 +207,22 @@ def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterat
     yield from skipped[:1]
 
 
-def examine(identity: Identity, subject: Subject | None = None) -> IdentityResult:
+def examine(identity: Identity, subject: Subject | None = None, seed: int = 0) -> IdentityResult:
     """Check one identity on one member. Its random numbers depend on nothing before it; whatever
     it raises is a failure described in a sentence."""
     import torch
 
     about = identity.listing
     row = (about.id, subject.name if subject else ITSELF, about.statement, about.source)
+    names = (class_name(subject.model),) if subject else about.examines
     start = time.perf_counter()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.manual_seed(seed)
             found = identity.call(*arguments(identity, subject))
     except SkipIdentity as reason:
-        return IdentityResult(*row, skipped=str(reason), seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        return IdentityResult(*row, skipped=str(reason), seconds=seconds, examines=names)
     except Exception as error:
         sentence = " ".join(f"{type(error).__name__}: {error}".split())
         return IdentityResult(
@@ -205,6 +231,7 @@ def examine(identity: Identity, subject: Subject | None = None) -> IdentityResul
             passed=False,
             error=sentence,
             seconds=time.perf_counter() - start,
+            examines=names,
         )
     return IdentityResult(
         *row,
@@ -213,7 +240,14 @@ def examine(identity: Identity, subject: Subject | None = None) -> IdentityResul
         found.passed,
         wrong=found.wrong if isinstance(found, Control) else None,
         seconds=time.perf_counter() - start,
+        examines=names,
     )
+
+
+def class_name(model: object) -> str:
+    """Where a model is defined, as `examines` names it."""
+    owner = type(model)
+    return f"{owner.__module__.removeprefix('monge.')}.{owner.__qualname__}"
 
 
 def arguments(identity: Identity, subject: Subject | None) -> tuple[Any, ...]:

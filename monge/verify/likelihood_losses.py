@@ -35,6 +35,8 @@ def gaussian(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 def x12_gaussian_likelihood_is_a_squared_error() -> Residual:
     """-log N(y; m, s^2) = (y - m)^2 / (2 s^2) + log(2 pi s^2) / 2.
 
+    Examines: prob.distributions.
+
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.5."""
     y, mean, scale = normal(50), normal(50), (0.3 * normal(50)).exp()
     squared = (y - mean).square() / (2 * scale.square())
@@ -45,6 +47,8 @@ def x12_gaussian_likelihood_is_a_squared_error() -> Residual:
 
 def x12_the_best_variance_is_the_mean_squared_residual() -> Residual:
     """The likelihood is stationary at mean = average, s^2 = mean residual^2.
+
+    Examines: prob.distributions.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.5."""
     y = normal(50) + 3
@@ -68,6 +72,8 @@ def logits() -> tuple[CategoricalDistribution, Tensor, Tensor]:
 def x13_softmax_ignores_a_shift() -> Residual:
     """Class probabilities do not change when all logits shift alike.
 
+    Examines: prob.distributions.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 6.2.2.3."""
     distribution, z, y = logits()
     return Residual(gap(distribution.log_prob(z + 7, y), distribution.log_prob(z, y)), ROUNDING)
@@ -75,6 +81,8 @@ def x13_softmax_ignores_a_shift() -> Residual:
 
 def x13_cross_entropy_of_a_name_is_its_log_probability() -> Residual:
     """-sum_k onehot_k log pi_k = -log pi_y.
+
+    Examines: prob.distributions.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
     distribution, z, y = logits()
@@ -84,6 +92,8 @@ def x13_cross_entropy_of_a_name_is_its_log_probability() -> Residual:
 
 def x13_gradient_of_cross_entropy_is_probability_minus_name() -> Residual:
     """d(-log pi_y)/dz = pi - onehot(y).
+
+    Examines: prob.distributions.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
     distribution, z, y = logits()
@@ -95,6 +105,8 @@ def x13_gradient_of_cross_entropy_is_probability_minus_name() -> Residual:
 
 def x13_jacobian_of_softmax() -> Residual:
     """d pi / dz = diag(pi) - pi pi^T, of the model's probabilities.
+
+    Examines: prob.distributions.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
     distribution, z, _ = logits()
@@ -111,6 +123,8 @@ def x13_jacobian_of_softmax() -> Residual:
 
 def x13_two_classes_are_a_bernoulli() -> Residual:
     """Softmax over two logits is a Bernoulli with their difference as logit.
+
+    Examines: prob.distributions.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.2."""
     z, y = 3 * normal(20, 1, 2), torch.arange(20)[:, None] % 2
@@ -134,6 +148,8 @@ def logistic_loss(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 def x14_gradient_of_logistic_regression() -> Residual:
     """The gradient of -log p(y | x) is X^T (sigmoid(X w) - y).
 
+    Examines: prob.distributions.
+
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.2 and 4.3.3."""
     x, y, w = logistic()
     with torch.enable_grad():
@@ -143,6 +159,8 @@ def x14_gradient_of_logistic_regression() -> Residual:
 
 def x14_logistic_regression_is_convex() -> Residual:
     """No eigenvalue of the Hessian X^T diag(p (1 - p)) X is below 0.
+
+    Examines: prob.distributions.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.3."""
     x, y, w = logistic()
@@ -156,6 +174,8 @@ def x14_logistic_regression_is_convex() -> Residual:
 def x17_units_of_one_layer_cut_a_line_once_each() -> Residual:
     """A generic network of 6 hidden units has 7 linear pieces on a line.
 
+    Examines: nn.mlp.
+
     Source: Prince 2023, Understanding Deep Learning, ch. 3."""
     net = rectified(UNITS)
     net.linears[0].weight.copy_(normal(UNITS, 1))
@@ -165,6 +185,8 @@ def x17_units_of_one_layer_cut_a_line_once_each() -> Residual:
 
 def x17_layers_that_fold_multiply_their_pieces() -> Residual:
     """Folding networks have (units + 1)^depth pieces: 16 for 3 units, 2 layers.
+
+    Examines: nn.mlp.
 
     Source: Montúfar et al. 2014, On the Number of Linear Regions of Deep Neural Networks."""
     cases = [(3, 1), (3, 2), (3, 3), (5, 2)]
@@ -180,12 +202,16 @@ def x17_layers_that_fold_multiply_their_pieces() -> Residual:
 def x17_units_of_one_layer_cut_a_plane() -> Residual:
     """6 generic units cut a plane into 1 + 6 + 15 = 22 pieces.
 
+    Examines: mathematics only.
+
     Source: Zaslavsky 1975, Facing up to Arrangements."""
     return Residual(abs(cells(normal(UNITS, 2), normal(UNITS)) - cells_at_most(UNITS, 2)), 0.0)
 
 
 def x18_one_hidden_layer_approximates_a_curve() -> Residual:
     """D units come within max|f''| h^2 / 8 of sin on [0, 2 pi], h = 2 pi / D.
+
+    Examines: nn.mlp.
 
     Source: Cybenko 1989, Approximation by Superpositions of a Sigmoidal Function; de Boor 2001, A
     Practical Guide to Splines."""
@@ -200,6 +226,8 @@ def x18_one_hidden_layer_approximates_a_curve() -> Residual:
 
 def x15_a_perceptron_makes_few_mistakes() -> Residual:
     """A perceptron makes at most (R / margin)^2 mistakes on separable rows.
+
+    Examines: models.predict.perceptron.
 
     Source: Novikoff 1962, On Convergence Proofs on Perceptrons."""
     inputs = Space(kind="real", shape=(3,))

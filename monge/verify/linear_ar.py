@@ -58,6 +58,8 @@ def toeplitz(phi: Tensor, size: int) -> Tensor:
 def x109_variance_grows_from_the_mean() -> Residual:
     """From x_1 = mu + e, Var x_t = sigma^2 (1 - rho^2t) / (1 - rho^2).
 
+    Examines: models.sequence.linear_ar.
+
     Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi = torch.tensor([RHO], dtype=torch.float64)
     model, t = built(phi, "mean"), torch.arange(1, STEPS + 1).double()
@@ -79,6 +81,8 @@ def x109_variance_grows_from_the_mean() -> Residual:
 def x109_autocovariance_of_a_stationary_start() -> Residual:
     """gamma(k) = sigma^2 rho^|k| / (1 - rho^2) is kept by the recursion.
 
+    Examines: prob.linear_ar.
+
     Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi, lag = torch.tensor([RHO], dtype=torch.float64), torch.arange(STEPS).double()
     covariances = SIGMA**2 * RHO**lag / (1 - RHO**2)
@@ -92,6 +96,8 @@ def x109_autocovariance_of_a_stationary_start() -> Residual:
 def x109_stationary_covariance_is_kept_by_the_recursion() -> Residual:
     """A stationary start of AR(p) gives covariances of the lag alone.
 
+    Examines: prob.linear_ar.
+
     Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi = stable()
     matrix = covariance(phi, toeplitz(phi, len(phi)))
@@ -100,6 +106,8 @@ def x109_stationary_covariance_is_kept_by_the_recursion() -> Residual:
 
 def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
     """log N(x; mu, Gamma) = sum_t log p(x_t | x_<t).
+
+    Examines: models.sequence.linear_ar, prob.linear_ar.
 
     Source: Hamilton 1994, Time Series Analysis, sec. 5.3."""
     phi, x = stable(), MEAN + normal(5, STEPS)
@@ -113,6 +121,8 @@ def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
 
 def x109_yule_walker_equations() -> Residual:
     """Gamma phi = gamma, and gamma(0) - phi . gamma = sigma^2.
+
+    Examines: prob.linear_ar.
 
     Source: Brockwell & Davis 1991, Time Series: Theory and Methods, sec. 8.1."""
     phi = stable()
@@ -133,6 +143,8 @@ def x109_yule_walker_equations() -> Residual:
 
 def x109_stationary_where_roots_lie_inside() -> Residual:
     """Every |kappa_m| < 1 iff every root of z^p = sum_j phi_j z^(p-j) does.
+
+    Examines: prob.linear_ar.
 
     Source: Barndorff-Nielsen & Schou 1973, On the Parametrization of Autoregressive Models by
     Partial Autocorrelations."""

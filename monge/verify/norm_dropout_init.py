@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from ..core.rng import make_generator
 from ..nn.layers.activation import Pointwise, activation
-from ..nn.layers.dropout import monte_carlo_dropout
+from ..nn.layers.dropout import apply_mask, dropout, monte_carlo_dropout
 from ..nn.layers.init import GAIN_SQUARED, Init, initialise
 from ..nn.layers.norm import Norm, norm
 from ..nn.mlp import MLP
 from ..nn.resnet import ResidualBlock as Skip
-from ._helpers import gap, most, normal
+from ._helpers import gap, most, normal, standard_errors
 from .convolution import ROUNDING
 from .framework import Residual
 
@@ -47,6 +47,8 @@ def batch_norm() -> tuple[nn.BatchNorm2d, Tensor]:
 def x25_batch_norm_cancels_a_bias() -> Residual:
     """BN(x + b) = BN(x).
 
+    Examines: nn.layers.norm.
+
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.2."""
     layer, x = batch_norm()
     return Residual(gap(layer(x + normal(3, 1, 1)), layer(x)), ROUNDING)
@@ -54,6 +56,8 @@ def x25_batch_norm_cancels_a_bias() -> Residual:
 
 def x25_batch_norm_can_restore_its_input() -> Residual:
     """gamma = sqrt(biased variance + eps) and beta = mean restore x.
+
+    Examines: nn.layers.norm.
 
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3."""
     layer, x = batch_norm()
@@ -64,6 +68,8 @@ def x25_batch_norm_can_restore_its_input() -> Residual:
 
 def x25_running_variance_is_unbiased() -> Residual:
     """Running averages use the mean and the unbiased variance.
+
+    Examines: nn.layers.norm.
 
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
     layer, x = batch_norm()
@@ -79,6 +85,8 @@ def x25_running_variance_is_unbiased() -> Residual:
 def x25_evaluation_reads_the_running_averages_alone() -> Residual:
     """In evaluation, a row is normalised alike in every batch.
 
+    Examines: nn.layers.norm.
+
     Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
     layer, x = batch_norm()
     layer(x)
@@ -88,6 +96,8 @@ def x25_evaluation_reads_the_running_averages_alone() -> Residual:
 
 def x26_layer_norm_ignores_scale_and_shift() -> Residual:
     """LN(a x + b) = LN(x) for a > 0, as eps -> 0.
+
+    Examines: nn.layers.norm.
 
     Source: Ba, Kiros & Hinton 2016, Layer Normalization, sec. 5."""
     layer, x = norm("layer", 16).double(), normal(5, 16)
@@ -99,12 +109,43 @@ def x26_layer_norm_ignores_scale_and_shift() -> Residual:
 def x26_layer_norm_ignores_other_rows() -> Residual:
     """Layer, group and instance norm treat each row independently.
 
+    Examines: nn.layers.norm.
+
     Source: Ba, Kiros & Hinton 2016, Layer Normalization; Wu & He 2018, Group Normalization."""
     x, worst = normal(5, 16, 3, 4), 0.0
     for name in PER_ROW:
         layer = norm(name, 16, 2).double()
         worst = most(worst, gap(layer(x)[:1], layer(x[:1])))
     return Residual(worst, ROUNDING)
+
+
+def x26_norms_are_their_formulas() -> Residual:
+    """(x - mean) / sqrt(var + eps) over the entries that each norm averages.
+
+    Batch norm averages rows and sides, layer norm channels and sides, group norm sides and a
+    share of the channels, instance norm sides.
+
+    Examines: nn.layers.norm.
+
+    Source: Wu & He 2018, Group Normalization, sec. 3.1."""
+    x, worst = 2 * normal(5, 16, 3, 4) + 1, 0.0
+    axes_of: dict[Norm, tuple[int, ...]] = {
+        "batch": (0, 3, 4),
+        "layer": (1, 2, 3, 4),
+        "instance": (3, 4),
+    }
+    for name, axes in axes_of.items():
+        worst = most(worst, apart_from_formula(name, x, 1, axes))
+    return Residual(most(worst, apart_from_formula("group", x, 4, (2, 3, 4))), ROUNDING)
+
+
+def apart_from_formula(name: Norm, x: Tensor, groups: int, axes: tuple[int, ...]) -> float:
+    """How far a norm of maps is from the formula over these axes of (B, groups, C, H, W)."""
+    layer = norm(name, x.shape[1], x.dim() - 2).double().train()
+    parts = x.unflatten(1, (groups, -1))
+    mean, variance = parts.mean(axes, True), parts.var(axes, correction=0, keepdim=True)
+    due = ((parts - mean) / (variance + 1e-5).sqrt()).reshape(x.shape)
+    return gap(layer(x), due)
 
 
 def masks(units: int) -> Tensor:
@@ -117,32 +158,54 @@ def chances(kept: Tensor, rate: float) -> Tensor:
     return (kept * (1 - rate) + (1 - kept) * rate).prod(1)
 
 
+def x27_dropout_keeps_the_mean() -> Residual:
+    """E of dropout in training is its input, which evaluation returns.
+
+    Examines: nn.layers.dropout.
+
+    Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting, sec. 10."""
+    h, worst = torch.rand(4, 1, dtype=torch.float64) + 1, []
+    rows = h.expand(SAMPLES // 4, 4, 1)
+    for layer in (dropout(0.3), dropout(0.3, dims=1, whole=True)):
+        worst.append(standard_errors(layer.train()(rows), h))
+        worst.append(gap(layer.eval()(h), h))
+    worst.append(standard_errors(apply_mask(rows, 0.3, False, None, shared=False), h))
+    return Residual(most(worst), MAX_STANDARD_ERRORS)
+
+
 def x27_linear_networks_average_to_the_scaled_one() -> Residual:
-    """All 2^n dropout masks of a linear network average to weights times 1 - p.
+    """Linear networks thinned by dropout average to the whole one.
+
+    Examines: nn.layers.dropout.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
-    return Residual(unscaled(0.3, 0.7), 1e-13)
+    thinned, whole = thinned_layer(bias=False)
+    return Residual(standard_errors(thinned, whole), MAX_STANDARD_ERRORS)
 
 
-def unscaled(rate: float, factor: float) -> float:
-    """By how much the mean over masks of a linear network misses the one scaled by `factor`."""
-    kept, layer, h = masks(5), nn.Linear(5, 3, bias=False).double(), normal(5)
-    mean = (chances(kept, rate)[:, None] * layer(kept * h)).sum(0)
-    return gap(mean, factor * layer(h))
+def thinned_layer(bias: bool) -> tuple[Tensor, Tensor]:
+    """Outputs of a linear map of five numbers, 0.3 of which dropout leaves out, (N, 3), and of
+    the map in evaluation, (3,)."""
+    net, h = nn.Sequential(dropout(0.3), nn.Linear(5, 3, bias)).double(), normal(5)
+    return net.train()(h.expand(SAMPLES // 4, 5)), net.eval()(h)
 
 
 def x27_softmax_networks_average_geometrically() -> Residual:
-    """The normalised geometric mean of 2^n softmax nets is the scaled net.
+    """The normalised geometric mean of thinned softmax nets is the whole one.
+
+    Examines: nn.layers.dropout.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
-    kept, layer, h, rate = masks(5), nn.Linear(5, 3).double(), normal(5), 0.3
-    logs = layer(kept * h).log_softmax(1)
-    mean = (chances(kept, rate)[:, None] * logs).sum(0).softmax(0)
-    return Residual(gap(mean, layer((1 - rate) * h).softmax(0)), 1e-13)
+    thinned, whole = (logits.log_softmax(-1) for logits in thinned_layer(bias=True))
+    ratios, due = (logs[..., 1:] - logs[..., :1] for logs in (thinned, whole))
+    return Residual(standard_errors(ratios, due), MAX_STANDARD_ERRORS)
 
 
 def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
     """Monte-Carlo dropout tends to the average over all 2^n masks.
+
+    Examines: nn.layers.dropout.
 
     Source: Gal & Ghahramani 2016, Dropout as a Bayesian Approximation."""
     net, exact, _ = thinning()
@@ -159,6 +222,8 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
 def x28_the_whole_network_is_not_the_average() -> Residual:
     """For a non-linear network, the mean over masks is not the scaled network.
 
+    Examines: nn.layers.dropout.
+
     Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting, sec. 7.5."""
     _, exact, whole = thinning()
@@ -167,7 +232,7 @@ def x28_the_whole_network_is_not_the_average() -> Residual:
 
 def thinning() -> tuple[nn.Module, Tensor, Tensor]:
     """A network non-linear after dropout, its exact mean over masks, and its scaled output."""
-    net = nn.Sequential(nn.Dropout(0.4), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    net = nn.Sequential(dropout(0.4), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     initialise(net, "he", "relu")
     kept, bends = masks(6), net[1:]
     mean = (chances(kept, 0.4) * bends(kept / 0.6)[:, 0]).sum()
@@ -178,6 +243,8 @@ def thinning() -> tuple[nn.Module, Tensor, Tensor]:
 def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
     """d(h + f(h)) / dh = I + df / dh.
 
+    Examines: nn.resnet.
+
     Source: He et al. 2016, Identity Mappings in Deep Residual Networks."""
     body = MLP.Config(width=8, depth=1, activation="tanh").build(5, 5).double()
     jacobian, h = torch.autograd.functional.jacobian, normal(5)
@@ -187,6 +254,8 @@ def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
 
 def x29_residual_gradients_stay_alike() -> Residual:
     """Gradients of 24 plain layers look like white noise, residual ones do not.
+
+    Examines: nn.resnet.
 
     Source: Balduzzi et al. 2017, The Shattered Gradients Problem."""
     return Residual(0.3 - (likeness(residual=True) - likeness(residual=False)), 0)
@@ -212,12 +281,16 @@ def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 25
 def x30_he_keeps_the_variance() -> Residual:
     """ReLU layers of variance 2 / D_in keep Var z over 30 layers.
 
+    Examines: nn.layers.init.
+
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
     return Residual(abs(math.log(growth("relu", "he"))), math.log(BAND))
 
 
 def x30_linear_layers_keep_the_variance() -> Residual:
     """Linear layers of variance 1 / D_in keep Var z over 30 layers.
+
+    Examines: nn.layers.init.
 
     Source: Glorot & Bengio 2010, Understanding the Difficulty of Training Deep Feedforward
     Networks."""
@@ -237,21 +310,28 @@ def growth(name: Pointwise, options: Init, times: float = 1.0) -> float:
     return float(torch.stack(last).var() / first.var())
 
 
-def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
-    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2.
+def x30_gains_are_second_moments() -> Residual:
+    """alpha = 1 / E[a(z)^2] of each function; Var relu(z) = (1 - 1/pi) / 2.
+
+    Examines: nn.layers.activation.
 
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
-    z = normal(SAMPLES)
-    h = torch.relu(z)
-    moment, spread = h.square() - 1 / GAIN_SQUARED["relu"], (h - h.mean()).square()
-    misses = torch.stack([moment, spread - (1 - 1 / math.pi) / 2])
-    return Residual(
-        float((misses.mean(1).abs() / misses.std(1)).amax()) * SAMPLES**0.5, MAX_STANDARD_ERRORS
+    z, missed = normal(SAMPLES), []
+    for name in ("relu", "leaky", "rrelu", "elu", "gelu", "silu", "identity"):
+        square = activation(name).train()(z.clone()).square() * GAIN_SQUARED[name]
+        missed.append(standard_errors(square, torch.ones(())))
+    h = activation("relu")(z.clone())
+    spread = (h - h.mean()).square()
+    missed.append(
+        standard_errors(spread, torch.tensor((1 - 1 / math.pi) / 2, dtype=torch.float64))
     )
+    return Residual(most(missed), MAX_STANDARD_ERRORS)
 
 
 def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
     """E f(x) of randomised leaky ReLU in training is its f(x) in evaluation.
+
+    Examines: nn.layers.activation.
 
     Source: Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional
     Network."""

@@ -28,6 +28,8 @@ def bound() -> Tensor:
 def x113_info_nce_is_below_the_mutual_information() -> Residual:
     """log N - InfoNCE <= min(log N, I(x; y)), close for the optimal critic.
 
+    Examines: prob.info_nce.
+
     Source: van den Oord, Li & Vinyals 2018, Representation Learning with Contrastive Predictive
     Coding, sec. 2.3; Poole et al. 2019, On Variational Bounds of Mutual Information."""
     found, information = bound(), -0.5 * math.log(1 - CORRELATION**2)
@@ -39,6 +41,8 @@ def x113_info_nce_is_below_the_mutual_information() -> Residual:
 
 def x113_cost_of_constant_and_perfect_codes() -> Residual:
     """Constant codes cost log(2N - 1) nats, perfect ones 0.
+
+    Examines: prob.info_nce.
 
     Source: Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual
     Representations."""

@@ -9,6 +9,7 @@ Identities of sequences: scores of attention, tokens, and rows of unequal length
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,12 +20,13 @@ from ..core.model import Model
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..data.codecs.tokens import Text
+from ..models.sequence._encoder_decoder import SCHEDULED_SAMPLING_WARMUP, EncoderDecoderModel
 from ..models.sequence.seq2seq import Seq2Seq
 from ..models.sequence.transformer import Transformer
 from ..nn.attention.scores import AdditiveScore, BilinearScore, DotScore
 from ..nn.attention.softmax import padding_mask
 from ..nn.recurrent import GRU, LSTM, Bidirectional, ElmanRNN, RecurrentNet
-from ._helpers import gap, most, normal
+from ._helpers import gap, most, normal, relative, standard_errors
 from .attention import randomised
 from .framework import Residual
 from .subjects import build
@@ -58,6 +60,8 @@ def joined_lstm(net: RecurrentNet, x: Tensor, h: Tensor, c: Tensor) -> tuple[Ten
 def x39_forms_of_the_lstm_agree() -> Residual:
     """Split gates, one matrix of [h, x], cell and sequence give the same LSTM.
 
+    Examines: nn.recurrent.
+
     Source: Hochreiter & Schmidhuber 1997, Long Short-Term Memory; Gers, Schmidhuber & Cummins
     2000, Learning to Forget."""
     net, x = built(LSTM.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
@@ -74,6 +78,8 @@ def x39_forms_of_the_lstm_agree() -> Residual:
 def x39_reset_after_is_torchs_gru() -> Residual:
     """A GRU whose reset gate acts after the product is torch.nn.GRU.
 
+    Examines: nn.recurrent.
+
     Source: Paszke et al. 2019, PyTorch (documentation of torch.nn.GRU)."""
     net, x = built(GRU.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
     peer = torch.nn.GRU(INPUTS, WIDTH, batch_first=True).double()
@@ -83,8 +89,36 @@ def x39_reset_after_is_torchs_gru() -> Residual:
     return Residual(most(gap(net(x), peer(x)[0]), gap(steps, peer(x)[0])), ROUNDING)
 
 
+def gru_by_hand(net: RecurrentNet, x: Tensor, before: bool) -> Tensor:
+    """All steps (B, T, width) of a GRU, gate by gate, with the reset before the product with U
+    or after it."""
+    w, u, b, other = (part.chunk(3) for part in net.layer(0))
+    h, steps = torch.zeros(len(x), WIDTH, dtype=torch.float64), []
+    for now in x.unbind(1):
+        r, z = ((now @ w[k].T + b[k] + h @ u[k].T + other[k]).sigmoid() for k in range(2))
+        read = now @ w[2].T + b[2]
+        inner = (r * h) @ u[2].T + other[2] if before else r * (h @ u[2].T + other[2])
+        h = z * h + (1 - z) * (read + inner).tanh()
+        steps.append(h)
+    return torch.stack(steps, 1)
+
+
+def x39_reset_before_is_its_formula() -> Residual:
+    """A GRU that resets before the product has tanh(W x + b + U (r h) + b').
+
+    Examines: nn.recurrent.
+
+    Source: Cho et al. 2014, Learning Phrase Representations Using RNN Encoder-Decoder."""
+    net, x = built(GRU.Config(width=WIDTH, reset="before")), normal(2, STEPS, INPUTS)
+    state, due = net.start(2, STEPS), gru_by_hand(net, x, before=True)
+    steps = torch.stack([net.step(state, x[:, t]) for t in range(STEPS)], 1)
+    return Residual(most(gap(net(x), due), gap(steps, due)), ROUNDING)
+
+
 def x39_reset_before_is_another_function() -> Residual:
     """With the same weights, a GRU whose reset gate acts before it differs.
+
+    Examines: nn.recurrent.
 
     Source: Cho et al. 2014, Learning Phrase Representations Using RNN Encoder-Decoder; Paszke et
     al. 2019, PyTorch (documentation of torch.nn.GRU)."""
@@ -95,6 +129,8 @@ def x39_reset_before_is_another_function() -> Residual:
 @torch.enable_grad()
 def x40_gradients_of_an_rnn_are_products() -> Residual:
     """d h_T / d h_0 = prod_t diag(phi'_t) U, of norm at most |U|^T.
+
+    Examines: nn.recurrent.
 
     Source: Pascanu, Mikolov & Bengio 2013, On the Difficulty of Training Recurrent Neural
     Networks, sec. 2."""
@@ -126,6 +162,8 @@ def scanned(net: RecurrentNet, x: Tensor, h: Tensor) -> Tensor:
 def x40_the_cell_carries_the_product_of_forget_gates() -> Residual:
     """With gates independent of h, d c_T / d c_0 = prod_t f_t.
 
+    Examines: nn.recurrent.
+
     Source: Gers, Schmidhuber & Cummins 2000, Learning to Forget."""
     net, x = built(LSTM.Config(width=WIDTH)), normal(STEPS, INPUTS)
     w, u, b, other = net.layer(0)
@@ -154,7 +192,7 @@ SENTENCES = Space(
     name="target",
     given={"source": Space(kind="tokens", shape=(4,), size=3, varies=True, name="source")},
 )
-STRINGS = 2000
+STRINGS, SENTENCE_ROWS = 2000, 400
 PLANES = ((0x20, 0x7F), (0xA0, 0x800), (0x800, 0xD800), (0xE000, 0x10000), (0x10000, 0x110000))
 """Code points of one to four bytes, without the surrogates, which no UTF-8 string holds."""
 
@@ -164,17 +202,16 @@ def seeded_normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def x110_scores_and_context() -> Residual:
-    """Bilinear scores with W = I are dot products; a context is in the hull.
+    """A context of each score is in the hull of the values that exist.
 
     Weights are not negative, sum to one, and are zero on padding.
 
+    Examines: nn.attention.scores, nn.attention.softmax.
+
     Source: Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec. 3.1."""
     q, k, length = seeded_normal(3, 4, 5), seeded_normal(3, 6, 5, seed=1), torch.tensor([6, 2, 4])
-    bilinear = BilinearScore(5, 5).double()
-    bilinear.map.weight.data = torch.eye(5, dtype=torch.float64)
-    gap = (bilinear(q, k) - DotScore()(q, k) * math.sqrt(5)).abs().max()
-    worst = float(gap)
-    for score in (DotScore(), bilinear, AdditiveScore(5, 5, 8).double()):
+    worst = 0.0
+    for score in (DotScore(), BilinearScore(5, 5).double(), AdditiveScore(5, 5, 8).double()):
         weights = (score(q, k) + padding_mask(length, 6, k)[:, 0]).softmax(-1)
         beyond = weights * (torch.arange(6) >= length[:, None, None])
         context = weights @ k
@@ -190,6 +227,39 @@ def x110_scores_and_context() -> Residual:
             float(outside.max()),
         )
     return Residual(worst, 1e-12)
+
+
+def x110_scores_are_their_formulas() -> Residual:
+    """Dot q.k / sqrt(d), bilinear q'Wk, additive v'tanh(Wq + Uk), pair by pair.
+
+    A bilinear score with W = I / sqrt(d) is a dot product.
+
+    Examines: nn.attention.scores.
+
+    Source: Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec. 3.1;
+    Bahdanau, Cho & Bengio 2015, Neural Machine Translation by Jointly Learning to Align and
+    Translate."""
+    q, k = seeded_normal(1, 4, 5), seeded_normal(1, 6, 5, seed=1)
+    bilinear, additive = BilinearScore(5, 5).double(), AdditiveScore(5, 5, 8).double()
+    w = bilinear.map.weight.clone()  # q' w' k
+    hidden = [
+        [
+            (additive.query.weight @ a + additive.query.bias + additive.key.weight @ b).tanh()
+            for b in k[0]
+        ]
+        for a in q[0]
+    ]
+    due = [
+        torch.stack([torch.stack([(a * b).sum() for b in k[0]]) for a in q[0]]) / math.sqrt(5),
+        torch.stack([torch.stack([(w @ a) @ b for b in k[0]]) for a in q[0]]),
+        torch.stack([torch.stack([additive.out.weight[0] @ h for h in row]) for row in hidden]),
+    ]
+    worst = [
+        gap(score(q, k)[0], known)
+        for score, known in zip((DotScore(), bilinear, additive), due, strict=True)
+    ]
+    bilinear.map.weight.data = torch.eye(5, dtype=torch.float64) / math.sqrt(5)
+    return Residual(most(worst, gap(bilinear(q, k)[0], due[0])), 1e-12)
 
 
 def strings(count: int) -> list[str]:
@@ -211,6 +281,8 @@ def x111_tokens_come_back() -> Residual:
 
     An unseen word has tokens too.
 
+    Examines: data.codecs.tokens.
+
     Source: Sennrich, Haddow & Birch 2016, Neural Machine Translation of Rare Words with Subword
     Units; Radford et al. 2019, Language Models Are Unsupervised Multitask Learners, sec. 2.2."""
     seen = ["the annoying cat sat annoyingly on the mat", "Über die Brücke läuft die Katze"] * 20
@@ -231,6 +303,8 @@ def x112_lengths_in_a_batch() -> Residual:
     """Rows of unequal length in a padded batch give what each gives alone.
 
     For recurrent networks in both directions, attention, and log-likelihoods.
+
+    Examines: models.sequence._encoder_decoder, nn.recurrent.
 
     Source: Neubig, Goldberg & Dyer 2017, On-the-Fly Operation Batching in Dynamic Computation
     Graphs."""
@@ -279,3 +353,39 @@ def apart(model: Model, batch: Batch) -> float:
         alone = model.conditionals(Batch(batch.x[row : row + 1, :size], given))
         worst = max(worst, float((together[row, :size] - alone[0]).abs().max()))
     return worst
+
+
+def x117_decoders_read_their_own_samples() -> Residual:
+    """Scheduled sampling replaces a share s of the decoder's inputs by samples.
+
+    All of them at s = 1, where the loss is that of decoding from samples alone.
+
+    Examines: models.sequence._encoder_decoder.
+
+    Source: Bengio et al. 2015, Scheduled Sampling for Sequence Prediction with Recurrent Neural
+    Networks."""
+    worst = []
+    for owner in (Transformer, Seq2Seq):
+        config = owner.smallest_config(SENTENCES).override("label_smoothing=0")
+        half, whole = (
+            build(config.override(f"scheduled_sampling={share}"), SENTENCES)
+            for share in (0.5, 1.0)
+        )
+        batch = replace(sentences(SENTENCE_ROWS), step=SCHEDULED_SAMPLING_WARMUP)
+        for model in (half, whole):
+            assert isinstance(model, EncoderDecoderModel)
+            model.bias[0] += 40.0  # it samples the first symbol alone
+            x, exist = model.rows(batch)
+            memory, inputs = model.encode_source(model.source_of(batch)), model.inputs(x)
+            mixed = model.mix_own_samples(memory, inputs, batch.step)
+            own = (mixed[:, 1:] == model.embed(torch.zeros_like(x[:, 1:]))).all(-1)
+            share = own[(x[:, :-1] != 0) & exist[:, 1:]].double()
+            if model is half:
+                worst.append(standard_errors(share, torch.tensor(0.5)) / 5)
+                continue
+            forced = torch.cat([inputs[:, :1], model.embed(torch.zeros_like(x[:, 1:]))], 1)
+            log_p = model.logits(model.decode_steps(memory, forced)).log_softmax(-1)
+            due = -(log_p.gather(2, x[..., None])[..., 0] * exist).sum(1) / model.average
+            off = relative(model.loss(batch)["nll"], due)
+            worst += [float((share - 1).abs().amax()), off / 1e-9]
+    return Residual(most(worst), 1.0)

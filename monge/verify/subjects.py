@@ -116,6 +116,12 @@ PAIRED = (
             )
         },
     ),
+    Space(kind="label", size=3, rows=FITTED, given={"inputs": replace(SPACES[4], name="inputs")}),
+    replace(
+        SPACES[7],
+        shape=(3,),
+        given={"past": replace(SPACES[7], shape=(5,), name="past", given={})},
+    ),
     Space(
         kind="tokens",
         shape=(3,),
@@ -124,7 +130,7 @@ PAIRED = (
         given={"source": Space(kind="tokens", shape=(3,), size=3, name="source", rows=FITTED)},
     ),
 )
-"""Spaces conditioned on one of the same kind, for models that take none of the others."""
+"""Spaces conditioned on numbers or symbols, for models that take none of the others."""
 
 
 @dataclass(frozen=True)
@@ -147,11 +153,16 @@ def able(ability: type) -> Iterator[Subject]:
 @cache
 def small(name: str) -> tuple[Subject, ...]:
     """A model on every small space that it takes."""
+    return tuple(fresh(name))
+
+
+def fresh(name: str) -> Iterator[Subject]:
+    """The same, each built when it is asked for."""
     owner = registry.find(name)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     taken = [space for space in SPACES if takes(owner, space)]
     taken = taken or [space for space in PAIRED if takes(owner, space) and fits(owner, space)]
-    return tuple(subject(short, owner.smallest_config(space), space) for space in taken)
+    return (subject(short, owner.smallest_config(space), space) for space in taken)
 
 
 def fits(owner: type[Model], space: Space) -> bool:

@@ -17,19 +17,25 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ..core.batch import Batch
 from ..models.diffusion._base import Diffusion
 from ..models.diffusion._guidance import Guidance, guided_predictor
-from ..models.diffusion._likelihood import alpha_sigma_columns, sample_diffusion_term
+from ..models.diffusion._likelihood import (
+    alpha_sigma_columns,
+    denoising_bound,
+    sample_diffusion_term,
+)
 from ..models.diffusion._parameterisation import DenoiserPrediction, regression_target
 from ..models.diffusion._samplers import ancestral, ddim
 from ..models.diffusion._units import Units
+from ..models.diffusion.vdm import VDM
 from ..prob.noise_schedule import NoiseProcess
 from ..solve.jacobian_trace import hutchinson_trace, sample_probes
 from ..solve.ode import Solver, State, integrate
-from ._helpers import gap, most, normal
-from .diffusion import TARGETS, log_normal, relative
+from ._helpers import gap, most, normal, relative, standard_errors
+from .diffusion import TARGETS, diffusion_term, log_normal
 from .framework import Residual, SkipIdentity
 
 STEPS = 12
@@ -39,6 +45,10 @@ PATHS, SAMPLES = 32, 64
 STANDARD_ERRORS = 5.0
 """Standard errors within which a mean is, and beyond which it is not."""
 GAMMAS = (0.0, 1.0, 3.0)
+MANY = 100_000
+"""Steps that are nearly continuous time."""
+DROPPED, REPEATS = 20_000, 200
+"""Rows whose conditions may be dropped, and batches over which a loss is averaged."""
 
 
 def noised(model: Diffusion, batch: Batch) -> tuple[Tensor, Tensor, Tensor, DenoiserPrediction]:
@@ -293,6 +303,47 @@ def x104_own_schedule_falls(model: Diffusion) -> Residual:
         ),
         1e-8,
     )
+
+
+def x105_own_bound_has_its_weights(model: Diffusion) -> Residual:
+    """The model's weights of a known error integrate to 1/2 int err dlambda.
+
+    In continuous time and over very many steps.
+
+    Source: Kingma et al. 2021, Variational Diffusion Models, sec. 4."""
+    high, low = model.schedule.log_snr(torch.tensor([0.0, 1.0]).double())
+    due = 0.5 * float(softplus(high) - softplus(low))  # of the error sigmoid(lambda)
+    endless = diffusion_term(model.schedule, torch.sigmoid, 0)
+    many = diffusion_term(model.schedule, torch.sigmoid, MANY)
+    return Residual(most(abs(endless / due - 1), abs(many / due - 1)), 1e-2)
+
+
+def x105_own_loss_is_the_bound(model: VDM, batch: Batch) -> Residual:
+    """E of the trained diffusion term is that of the bound, in its errors.
+
+    Source: Kingma et al. 2021, Variational Diffusion Models, eq. 17."""
+    if model.space.given and model.config.drop:
+        raise SkipIdentity("it is trained without conditions too, which its bound is not")
+    row = batch[torch.zeros(SAMPLES, dtype=torch.long)]
+    y = model.to_units(row)
+    found = torch.stack([model.diffusion_loss(row, y).mean() for _ in range(REPEATS)])
+    inputs = model.likelihood_inputs(replace(row, row=torch.arange(SAMPLES)), 0)
+    due = denoising_bound(inputs, SAMPLES).diffusion
+    error = (found.var() / REPEATS + due.var() / SAMPLES).sqrt().clamp_min(1e-12)
+    return Residual(float((found.mean() - due.mean()).abs() / error), STANDARD_ERRORS)
+
+
+def x102_conditions_are_dropped_at_their_rate(model: Diffusion, batch: Batch) -> Residual:
+    """In training the condition is left out in a share `drop` of the rows.
+
+    Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance, algorithm 1."""
+    guiding(model)
+    many = batch[torch.zeros(DROPPED, dtype=torch.long)]
+    whole, kept = model.encode_conditions(many.given, DROPPED), model.drop_conditions(many)
+    flags = kept.vector[:, 0]
+    changed = gap(kept.vector, whole.vector * flags[:, None])
+    off = standard_errors(1 - flags, torch.tensor(model.config.drop).double())
+    return Residual(off if changed == 0 else float("nan"), STANDARD_ERRORS)
 
 
 def x106_own_ddim_with_eta_one_is_ancestral(model: Diffusion, batch: Batch) -> Residual:

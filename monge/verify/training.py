@@ -52,6 +52,8 @@ def network() -> tuple[MLP, Tensor, Tensor]:
 def x41_backpropagation_by_hand_is_autograd() -> Residual:
     """Back-propagation written out equals autograd.
 
+    Examines: nn.mlp.
+
     Source: Rumelhart, Hinton & Williams 1986, Learning Representations by Back-Propagating
     Errors."""
     net, x, y = network()
@@ -62,6 +64,8 @@ def x41_backpropagation_by_hand_is_autograd() -> Residual:
 
 def x41_backpropagation_is_a_difference_quotient() -> Residual:
     """Back-propagation written out equals central differences.
+
+    Examines: nn.mlp.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 5.3.3."""
     net, x, y = network()
@@ -131,6 +135,8 @@ def follow(settings: OptimiserConfig, rule: Rule) -> float:
 def x42_optimisers_follow_their_rules() -> Residual:
     """SGD, momentum, Nesterov, AdaGrad, RMSProp, Adam equal their formulas.
 
+    Examines: train.optimiser.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.3 and 8.5."""
     base = OptimiserConfig(optimiser="sgd", lr=RATE)
     rules: list[tuple[OptimiserConfig, Rule]] = [
@@ -146,6 +152,8 @@ def x42_optimisers_follow_their_rules() -> Residual:
 
 def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
     """A gradient of 1e-6 moves Adam by 0.99 lr, not by 0.01 lr.
+
+    Examines: train.optimiser.
 
     Source: Kingma & Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1."""
     param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
@@ -166,6 +174,8 @@ def step_of(settings: OptimiserConfig, w: Tensor, g: Tensor, steps: int = 1) -> 
 def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
     """SGD: w (1 - lr decay) - lr g is the step on L + decay/2 |w|^2.
 
+    Examines: train.optimiser.
+
     Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
     w, g, settings = normal(6), normal(6), OptimiserConfig(optimiser="sgd", lr=RATE)
     with torch.enable_grad():
@@ -180,6 +190,8 @@ def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
 def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
     """Adam: an L2 penalty and decoupled decay differ by more than 0.01.
 
+    Examines: train.optimiser.
+
     Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
     w, g, settings = normal(6), normal(6), OptimiserConfig(lr=RATE, weight_decay=DECAY)
     apart = gap(
@@ -190,6 +202,8 @@ def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
 
 def x43_soft_threshold_minimises_the_l1_problem() -> Residual:
     """Soft thresholding solves min |w - v|^2 / 2 + c |w|: 0 in its subgradient.
+
+    Examines: train.optimiser, train.regularisation.
 
     Source: Parikh & Boyd 2014, Proximal Algorithms, sec. 6.5."""
     v, cut = 0.3 * normal(4, 50), RATE * DECAY * 20

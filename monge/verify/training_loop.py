@@ -5,7 +5,8 @@ A line is fitted by least squares through the loop that fits every model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.config import Config
 from ..core.metric import Metric
-from ..core.model import Losses, Model
+from ..core.model import Losses, Model, Update
 from ..core.space import Space
 from ..core.train_config import TrainConfig
 from ..data import open as open_data
@@ -88,6 +89,8 @@ STOPPING = TrainConfig(optimiser="sgd", lr=RATE, warmup=0, batch_size=20, eval_e
 def x44_early_stopping_returns_the_best() -> Residual:
     """Early stopping restores the step with the lowest validation loss.
 
+    Examines: train.loop, train.trainer.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     trainer, history = play(STOPPING)
     held = [(p.held_out.value, p.step) for p in history if p.held_out]
@@ -97,8 +100,24 @@ def x44_early_stopping_returns_the_best() -> Residual:
     return Residual(abs(kept - best) + (late or trainer.best_step != step), 0.0)
 
 
+def x44_best_weights_are_those_of_the_best_step() -> Residual:
+    """The weights that are kept are those of training for that many steps.
+
+    Examines: train.loop, train.trainer.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, algorithm 7.1."""
+    torch.manual_seed(5)
+    trainer, _ = play(STOPPING)
+    torch.manual_seed(5)
+    again, _ = play(replace(STOPPING, max_steps=trainer.best_step, patience=0))
+    kept, due = trainer.best_weights["slope"], again.model.state_dict()["slope"]
+    return Residual(gap(kept, due) + float(trainer.best_step <= STOPPING.eval_every), 0.0)
+
+
 def x44_early_stopping_bounds_the_way() -> Residual:
     """|w_0 - w_best| <= K lr steps if gradient norms are at most K.
+
+    Examines: train.loop, train.trainer.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     largest = 0.5
@@ -115,6 +134,8 @@ def epoch(trainer: Trainer, number: int) -> Iterator[Batch]:
 def x45_an_epoch_visits_each_row_once() -> Residual:
     """Every row is in exactly one batch of an epoch, each time in new order.
 
+    Examines: train.loop, train.trainer.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.1.3."""
     trainer, _ = play(replace(STOPPING, max_steps=1))
     orders = [torch.cat([batch.rows for batch in epoch(trainer, number)]) for number in range(3)]
@@ -124,6 +145,8 @@ def x45_an_epoch_visits_each_row_once() -> Residual:
 
 def x45_minibatch_gradients_average_to_the_whole() -> Residual:
     """The mean of an epoch's minibatch gradients is the full gradient.
+
+    Examines: train.loop, train.trainer.
 
     Source: Bottou, Curtis & Nocedal 2018, Optimization Methods for Large-Scale Machine
     Learning."""
@@ -137,8 +160,57 @@ def x45_minibatch_gradients_average_to_the_whole() -> Residual:
     return Residual(gap(torch.stack(each).mean(0), full), 1e-14)
 
 
+class BilinearGame(Model):
+    """min over x, max over y, of x y: two updates of one number each."""
+
+    events = {"real"}
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.x, self.y = (nn.Parameter(torch.tensor(v, dtype=torch.float64)) for v in (1.0, 0.5))
+
+    def loss(self, batch: Batch) -> Losses:
+        return {"value": (self.x * self.y).expand(len(batch))}
+
+    def updates(self) -> Sequence[Update]:
+        def rise(batch: Batch) -> Losses:
+            return {"value": -self.loss(batch)["value"]}
+
+        return [Update("low", self.loss, [self.x]), Update("high", rise, [self.y])]
+
+    @classmethod
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config()
+
+
+def x89_players_that_move_in_turn_stay() -> Residual:
+    """min max xy: at once the radius grows by sqrt(1+r^2); in turn it stays.
+
+    The loop moves the second player by the new place of the first, and keeps x^2 + y^2 - r x y.
+
+    Examines: train.trainer.
+
+    Source: Gidel et al. 2019, A Variational Inequality Perspective on GANs."""
+    rate, (x, y) = 0.1, (1.0, 0.5)
+    settings = TrainConfig(optimiser="sgd", lr=rate, warmup=0, batch_size=20, ema_decay=0.0)
+    game = BilinearGame(BilinearGame.Config(), Space(kind="real", shape=(2,)))
+    trainer, worst = Trainer(game, PointsNearLine(), settings), 0.0
+    start = x**2 + y**2 - rate * x * y
+    for _ in range(50):
+        radius = math.hypot(x, y)
+        x, y = x - rate * y, y + rate * x
+        worst = most(worst, abs(math.hypot(x, y) / radius - math.sqrt(1 + rate**2)))
+        with torch.enable_grad():
+            trainer.train_step(1.0)
+        a, b = game.x.item(), game.y.item()
+        worst = most(worst, abs(a**2 + b**2 - rate * a * b - start))
+    return Residual(worst, 1e-12)
+
+
 def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
     """Features of training rows: mean 0, standard deviation 1 (float32).
+
+    Examines: data.dataset, nn.inputs.features.
 
     Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
     rows = open_data((5 + 3 * normal(400, 3)).float()).view().split("train")
@@ -153,6 +225,8 @@ def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
 
 def x48_test_rows_are_read_with_training_statistics() -> Residual:
     """Features of test rows invert by the mean and scale of training rows.
+
+    Examines: data.dataset, nn.inputs.features.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.10."""
     source = open_data((5 + 3 * normal(400, 3)).float())

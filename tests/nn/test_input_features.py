@@ -9,6 +9,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.space import Space
 from monge.nn.inputs.features import Conditions, Features
+from monge.nn.inputs.sequence import one_step
 from monge.nn.mlp import MLP
 
 TABLE = Space(
@@ -80,3 +81,17 @@ def test_perceptron_shapes(depth):
     net = MLP.Config(width=8, depth=depth, residual=True).build(5, 2)
     assert net(torch.zeros(3, 4, 5)).shape == (3, 4, 2)
     assert len(net.linears) == depth + 1
+
+
+def test_a_step_has_the_range_of_all_steps():
+    places = Space(
+        kind="real",
+        shape=(3,),
+        mean=(0.0, 1.0, 2.0),
+        scale=(1.0, 1.0, 1.0),
+        low=(-1.0, -2.0, 0.0),
+        high=(4.0, 1.0, 5.0),
+    )
+    step = one_step(places)
+    assert (step.shape, step.low, step.high) == ((1,), (-2.0,), (5.0,))
+    assert Features(step)(Batch(torch.tensor([[1.0]]))).shape == (1, 1)

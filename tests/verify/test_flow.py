@@ -51,7 +51,7 @@ def test_identities_of_maps_hold(each):
 
 def test_all_are_there():
     ids = {each.listing.id for each in OURS}
-    assert ids == {"X64", "X75", "X76", "X77", "X78", "X80", "X81", "X114"}
+    assert ids == {"X64", "X75", "X76", "X77", "X78", "X80", "X81", "X114", "X118"}
 
 
 def test_an_enlargement_that_is_not_settled_fails_x114(monkeypatch):

@@ -22,7 +22,7 @@ def test_another_matrix_is_seen(monkeypatch):
     plain = BilinearScore.forward
     monkeypatch.setattr(BilinearScore, "forward", lambda self, q, k: 1.1 * plain(self, q, k))
     with torch.no_grad():
-        assert not sequences.x110_scores_and_context().passed
+        assert not sequences.x110_scores_are_their_formulas().passed
 
 
 def test_a_codec_that_loses_something_is_seen(monkeypatch):

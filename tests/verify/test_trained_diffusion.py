@@ -36,7 +36,8 @@ def held(name, subject):
 def test_steps_of_other_variance_are_divergences_too(variance):
     found = law(GIVEN, steps=20, variance=variance)
     for name in OWN:
-        assert held(name, found).passed, name
+        if name != "x105_own_loss_is_the_bound":  # of a VDM alone
+            assert held(name, found).passed, name
 
 
 def test_a_posterior_of_another_variance_fails(monkeypatch):

@@ -83,6 +83,8 @@ def one_step(part: Space) -> Space:
         varies=False,
         mean=tuple(mean.mean(0).tolist()),
         scale=tuple(scale.tolist()),
+        low=tuple(over("low").amin(0).tolist()) if part.low else (),
+        high=tuple(over("high").amax(0).tolist()) if part.high else (),
     )
 
 

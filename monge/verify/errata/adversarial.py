@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...models.adversarial._convnets import downsampler, upsampler
+from ...models.adversarial._lipschitz import gradient_norms
 from ...models.adversarial._losses import Logarithmic, discriminator_terms, generator_terms, value
 from ...prob.divergence import jensen_shannon, kl
 from ...solve.transport.exact import on_line
-from .._helpers import gap, normal
+from .._helpers import gap, most, normal
+from .._linear_regions import interpolant
 from ..adversarial import LOG4, game, tables
 from ..framework import Control
 from ..transport import potential
@@ -19,17 +22,23 @@ ROUNDING = 1e-12
 def r10_steeper_critics_find_more() -> Control:
     """Common error: sup over slopes <= 1 is K W_1; correct: sup over slopes <= K is K W_1.
 
+    Examines: models.adversarial._lipschitz, solve.transport.exact.
+
     Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, sec. 3."""
     x, y = normal(2, 12)
-    cuts, heights = potential(x, y)
-    f, g = (heights[torch.searchsorted(cuts, points)] for points in (x, y))
-    gain = f.mean() - g.mean()
+    flat = interpolant(*potential(x, y))  # a critic of slope 1 that attains the distance
     steep, distance = 3.0, on_line(x, y, 1.0)
-    return Control(gap(gain, steep * distance), gap(steep * gain, steep * distance), ROUNDING)
+    gain = flat(x[:, None]).mean() - flat(y[:, None]).mean()
+    points = torch.linspace(float(x.amin()), float(x.amax()), 50, dtype=torch.float64)[:, None]
+    slopes = gradient_norms(lambda v: steep * flat(v)[:, 0], points)
+    right = most(gap(steep * gain, steep * distance), float(slopes.amax()) - steep)
+    return Control(gap(gain, steep * distance), right, ROUNDING)
 
 
 def r14_the_distributions_are_compared_with_their_mean() -> Control:
     """Common error: V(D*) + log 4 has KL to p/(p + q); correct: KL to the mean (p + q)/2.
+
+    Examines: models.adversarial._losses, prob.divergence.
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1."""
     p, q = tables()
@@ -40,6 +49,8 @@ def r14_the_distributions_are_compared_with_their_mean() -> Control:
 
 def r16_a_fake_has_the_probability_one_minus_d() -> Control:
     """Common error: E[1 - log D(x, G)] in the Pix2Pix loss; correct: E log(1 - D(x, G)).
+
+    Examines: models.adversarial._losses.
 
     Source: Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks,
     sec. 3.1."""
@@ -55,6 +66,8 @@ def r16_a_fake_has_the_probability_one_minus_d() -> Control:
 def r65_the_loss_of_d_is_minus_half_the_value() -> Control:
     """Common error: the loss of D is (E log D + E log(1 - D)) / 2; correct: minus that.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     real, fake = normal(2, 50)
     loss = torch.stack(
@@ -67,6 +80,8 @@ def r65_the_loss_of_d_is_minus_half_the_value() -> Control:
 def r66_the_generator_lowers_the_value() -> Control:
     """Common error: G* = argmax_G V(G, D*); correct: argmin_G, attained at q = p.
 
+    Examines: models.adversarial._losses.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, theorem 1."""
     p, others = tables(1)[0], tables(500)
     least = game(p, p, p / (2 * p))
@@ -77,6 +92,8 @@ def r66_the_generator_lowers_the_value() -> Control:
 def r67_the_generator_moves_its_own_samples() -> Control:
     """Common error: G minimises E_(p_d) log(1 - D), which has no G; correct: E_(p_g) log(1 - D).
 
+    Examines: models.adversarial._losses, prob.divergence.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, eq. 1."""
     return moved("minimax")
 
@@ -84,8 +101,29 @@ def r67_the_generator_moves_its_own_samples() -> Control:
 def r70_the_ascent_is_over_its_own_samples() -> Control:
     """Common error: G maximises E_(p_d) log D, which has no G; correct: E_z log D(G(z)).
 
+    Examines: models.adversarial._losses, prob.divergence.
+
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 3."""
     return moved("nonsaturating")
+
+
+def r71_batch_norm_leaves_out_two_layers() -> Control:
+    """Common error: batch norm in all of a DCGAN; correct: not in G's output, D's input.
+
+    Nor does the last map of D, whose output is a logit, have one.
+
+    Examines: models.adversarial._convnets.
+
+    Source: Radford, Metz & Chintala 2016, Unsupervised Representation Learning with DCGANs, sec.
+    3."""
+    nets = upsampler(8, 1, (16, 16), 4, 2, bounded=True), downsampler(1, (16, 16), 4, 2)
+    maps, norms = (
+        [sum(isinstance(layer, kinds) for layer in net) for net in nets]
+        for kinds in ((nn.Conv2d, nn.ConvTranspose2d), nn.BatchNorm2d)
+    )
+    missing = sum(maps) - sum(norms)  # of every convolution there is
+    due = [maps[0] - 1, maps[1] - 2]
+    return Control(missing, most(abs(a - b) for a, b in zip(norms, due, strict=True)), 0.0)
 
 
 def moved(kind: Logarithmic) -> Control:

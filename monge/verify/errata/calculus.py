@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
 
@@ -18,7 +19,7 @@ from ...prob.divergence import (
     kl,
 )
 from .._helpers import gap, most, normal
-from .._linear_regions import cells, cells_at_most, interpolant
+from .._linear_regions import cells, cells_at_most, interpolant, rectified
 from ..foundations import Scalar, derivative
 from ..framework import Control
 
@@ -37,6 +38,8 @@ def x_and_y() -> Tensor:
 def r17_a_joint_distribution_does_not_sum_to_one_at_each_y() -> Control:
     """Common error: sum_x P(x,y) = 1 for every y; correct: sum_x P(x|y) = 1.
 
+    Examines: mathematics only.
+
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     joint, one = x_and_y(), torch.ones(4).double()
     return Control(gap(joint.sum(0), one), gap((joint / joint.sum(0)).sum(0), one), ROUNDING)
@@ -44,6 +47,8 @@ def r17_a_joint_distribution_does_not_sum_to_one_at_each_y() -> Control:
 
 def r18_independence_is_a_product() -> Control:
     """Common error: P(x,y) = P(x) for independent x and y; correct: P(x,y) = P(x) P(y).
+
+    Examines: mathematics only.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     x, y = random_distributions(3), random_distributions(4)
@@ -54,6 +59,8 @@ def r18_independence_is_a_product() -> Control:
 
 def r19_convex_bends_upward() -> Control:
     """Common error: f'' <= 0 for a convex f; correct: f'' >= 0.
+
+    Examines: mathematics only.
 
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.4."""
     x = normal(100)
@@ -71,6 +78,8 @@ def slope_of(f: Scalar, x: Tensor) -> Tensor:
 def r20_only_minima_of_a_convex_function_are_global() -> Control:
     """Common error: every local optimum of a convex f is global; correct: every local minimum.
 
+    Examines: mathematics only.
+
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 4.2.2."""
     f = (torch.linspace(0, 1, 1001, dtype=torch.float64) - 0.3).square()
     ends = F.pad(f[None], (1, 1), value=math.nan)[0]
@@ -82,6 +91,8 @@ def r20_only_minima_of_a_convex_function_are_global() -> Control:
 def r21_the_jacobian_of_a_linear_map() -> Control:
     """Common error: the Jacobian of Ax is the transpose of A; correct: A, a row for each output.
 
+    Examines: mathematics only.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 4.3.1."""
     a, x = normal(4, 4), normal(4)
     with torch.enable_grad():
@@ -91,6 +102,8 @@ def r21_the_jacobian_of_a_linear_map() -> Control:
 
 def r22_quotients_and_powers() -> Control:
     """Common error: (f/g)' = (f g - f' g) / g^2; correct: (f' g - f g') / g^2.
+
+    Examines: mathematics only.
 
     Source: Spivak 2006, Calculus, ch. 10."""
     x = torch.rand(50, dtype=torch.float64) + 0.5
@@ -106,6 +119,8 @@ def r22_quotients_and_powers() -> Control:
 def r23_time_moves_a_function_of_time() -> Control:
     """Common error: df(x,y,t)/dt = f_x x' + f_y y'; correct: f_x x' + f_y y' + f_t.
 
+    Examines: mathematics only.
+
     Source: Apostol 1969, Calculus, volume II, ch. 8."""
     t = torch.rand(20, dtype=torch.float64)
     found = derivative(
@@ -119,6 +134,8 @@ def r23_time_moves_a_function_of_time() -> Control:
 def r24_the_slope_of_an_absolute_value() -> Control:
     """Common error: d|x|/dx = (-1)^|x| (x > 0); correct: sign(x) for x other than 0.
 
+    Examines: mathematics only.
+
     Source: Spivak 2006, Calculus, ch. 9."""
     x = torch.tensor([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
     found = derivative(torch.abs, x)
@@ -127,6 +144,8 @@ def r24_the_slope_of_an_absolute_value() -> Control:
 
 def r25_a_divergence_is_infinite_where_mass_is_lost() -> Control:
     """Common error: KL(P||Q) = inf if supports differ; correct: if P has mass where Q has none.
+
+    Examines: prob.divergence.
 
     Source: Cover & Thomas 2006, Elements of Information Theory, sec. 2.3."""
     narrow, wide = torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.3, 0.4]], dtype=torch.float64)
@@ -143,6 +162,8 @@ def r25_a_divergence_is_infinite_where_mass_is_lost() -> Control:
 def r26_the_ratio_in_the_proof_that_kl_is_not_negative() -> Control:
     """Common error: -KL = int p log(p/p); correct: int p log(q/p) <= log int q = 0.
 
+    Examines: prob.divergence.
+
     Source: Cover & Thomas 2006, Elements of Information Theory, theorem 2.6.3."""
     p, q = random_distributions(2, 50, 6)
     minus = -kl(p, q)
@@ -152,6 +173,8 @@ def r26_the_ratio_in_the_proof_that_kl_is_not_negative() -> Control:
 
 def r27_the_closed_form_of_a_gaussian_divergence() -> Control:
     """Common error: -KL(q||p) = E_q log p; correct: E_q log p + H(q).
+
+    Examines: prob.divergence.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, app. B."""
     mean, std = normal(2, 4), (0.3 * normal(2, 4)).exp()
@@ -176,6 +199,8 @@ def entropy_of(std: Tensor) -> Tensor:
 def r28_which_distribution_the_mean_is_taken_over() -> Control:
     """Common error: KL(q||p) of normals has the inverse covariance of q; correct: that of p.
 
+    Examines: prob.divergence.
+
     Source: Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sec. A.5."""
     mean, low = normal(2, 3), 0.3 * normal(2, 3, 3).tril() + torch.eye(3).double()
     (q, p), apart = low @ low.mT, mean[0] - mean[1]
@@ -197,6 +222,8 @@ def r28_which_distribution_the_mean_is_taken_over() -> Control:
 def r30_a_convex_function_lies_above_its_tangents() -> Control:
     """Common error: h(y) >= h(x) + h(x)'(y - x); correct: h(x) + grad h(x)'(y - x).
 
+    Examines: mathematics only.
+
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.3."""
     x, y = normal(2, 500)
 
@@ -209,6 +236,8 @@ def r30_a_convex_function_lies_above_its_tangents() -> Control:
 def r31_the_minus_stands_inside() -> Control:
     """Common error: argmax prod p = -argmin sum log p; correct: argmin of -sum log p.
 
+    Examines: mathematics only.
+
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 5.5."""
     y = (torch.arange(20) < 7).double()
     grid = torch.arange(1, 1000, dtype=torch.float64) / 1000
@@ -219,6 +248,8 @@ def r31_the_minus_stands_inside() -> Control:
 
 def r32_not_every_activation_approximates() -> Control:
     """Common error: any non-linear unit approximates sin; correct: any that is no polynomial.
+
+    Examines: nn.mlp.
 
     Source: Leshno et al. 1993, Multilayer Feedforward Networks with a Nonpolynomial Activation
     Function."""
@@ -233,6 +264,8 @@ def r32_not_every_activation_approximates() -> Control:
 def r33_how_many_pieces_a_layer_makes() -> Control:
     """Common error: 6 ReLU units cut a plane into 2^6 pieces; correct: 1 + 6 + 15 = 22 at most.
 
+    Examines: mathematics only.
+
     Source: Zaslavsky 1975, Facing up to Arrangements; Montúfar et al. 2014, On the Number of
     Linear Regions of Deep Neural Networks."""
     found = cells(normal(6, 2), normal(6))
@@ -241,6 +274,8 @@ def r33_how_many_pieces_a_layer_makes() -> Control:
 
 def r68_the_mixture_of_two_distributions() -> Control:
     """Common error: JS = KL(p||q) + KL(q||p); correct: the mean KL to (p + q)/2.
+
+    Examines: prob.divergence.
 
     Source: Lin 1991, Divergence Measures Based on the Shannon Entropy."""
     p, q = random_distributions(2, 50, 6)
@@ -253,6 +288,8 @@ def r68_the_mixture_of_two_distributions() -> Control:
 def r105_kinks_have_no_slope() -> Control:
     """Common error: |x| has one slope at 0; correct: any g in [-1, 1], as |x| >= g x.
 
+    Examines: mathematics only.
+
     Source: Rockafellar 1970, Convex Analysis, sec. 23."""
     step, x = 1e-3, normal(100)
     quotients = [abs(side) / side for side in (step, -step)]
@@ -264,6 +301,8 @@ def r105_kinks_have_no_slope() -> Control:
 def r119_linear_layers_are_not_convex_either() -> Control:
     """Common error: linear layers make the loss convex; correct: a single one does, two do not.
 
+    Examines: mathematics only.
+
     Source: Baldi & Hornik 1989, Neural Networks and Principal Component Analysis."""
     ends = normal(2, 2000, 2)
     middle = ends.mean(0)
@@ -273,3 +312,31 @@ def r119_linear_layers_are_not_convex_either() -> Control:
 
     deep = bulge(lambda w: (1 - w[:, 0] * w[:, 1]).square())
     return Control(deep, bulge(lambda w: (1 - w.sum(1)).square()), ROUNDING)
+
+
+def r121_slopes_of_pieces_obey_one_relation() -> Control:
+    """Common error: of D + 1 ReLU slopes one is 0 or the others' sum; correct: one relation.
+
+    Units that face left at the second and at the fourth joint give s_0 + s_2 + s_4 = s_1 + s_3.
+
+    Examines: nn.mlp.
+
+    Source: Montúfar et al. 2014, On the Number of Linear Regions of Deep Neural Networks; Prince
+    2023, Understanding Deep Learning, ch. 3."""
+    facing = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    joints = torch.arange(1.0, 5.0, dtype=torch.float64)
+    net = rectified(4)
+    net.linears[0].weight.copy_(facing[:, None])
+    net.linears[0].bias.copy_(-facing * joints)
+    net.linears[1].weight.copy_(normal(1, 4))
+    middles = torch.arange(0.5, 5.0, dtype=torch.float64)[:, None]
+    slopes = derivative(lambda x: net(x)[:, 0], middles)[:, 0]  # (5,)
+    apart = [
+        (slopes[place] - slopes[list(each)].sum()).abs()
+        for place in range(5)
+        for size in range(5)
+        for each in itertools.combinations([i for i in range(5) if i != place], size)
+    ]
+    return Control(
+        float(torch.stack(apart).amin()), gap(slopes[0::2].sum(), slopes[1::2].sum()), ROUNDING
+    )

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from ...models.diffusion._parameterisation import DenoiserPrediction
+from ...models.diffusion._samplers import ancestral
 from ...prob.noise_schedule import NoiseSchedule, PosteriorStep
-from .._helpers import gap, most, normal
-from .._noisy_mixtures import line, plane
-from ..diffusion import NoisingChain, divergence, log_normal, pairs, relative
+from .._helpers import gap, most, normal, relative
+from .._noisy_mixtures import plane
+from ..diffusion import NoisingChain, divergence, log_normal, pairs
 from ..framework import Control
-from ..score_matching import alone, component, gradient, networks, no_noise, noisy
+from ..score_matching import gradient, guided, matched, noisy
 
 ROUNDING = 1e-11
 
@@ -39,26 +40,30 @@ def letters() -> Letters:
 
 
 def chains(steps: int = 4) -> list[NoisingChain]:
-    return [NoisingChain.make(steps) for _ in range(10)]
+    return [NoisingChain.of_denoiser(steps) for _ in range(10)]
 
 
 def r3_the_consistency_term_is_no_divergence() -> Control:
     """Common error: E KL(q(x_t|x_t-1) || p(x_t|x_t+1)) in the bound; correct: E log q / p.
 
+    Examines: models.diffusion._likelihood.
+
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
     found = [
-        (each.bound(), each.consistency(as_printed=True), each.consistency()) for each in chains()
+        (each.scored(), each.consistency(as_printed=True), each.consistency()) for each in chains()
     ]
     return Control(
-        most(gap(whole, printed) for whole, printed, _ in found),
-        most(gap(whole, proper) for whole, _, proper in found),
+        most(relative(printed, whole) for whole, printed, _ in found),
+        most(relative(proper, whole) for whole, _, proper in found),
         ROUNDING,
     )
 
 
 def r4_a_score_is_a_mean_of_noise() -> Control:
     """Common error: grad log p(x_t) = -eps / sigma; correct: -E[eps | x_t] / sigma.
+
+    Examines: models.diffusion._parameterisation.
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     distribution = plane()
@@ -68,57 +73,78 @@ def r4_a_score_is_a_mean_of_noise() -> Control:
     return Control(gap(score, -noise), gap(score, -mean), ROUNDING)
 
 
-def guided(gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """sigma times the scores of p(z), of p(z | y) and of p(z) p(y | z)^gamma."""
-    distribution = plane()
-    z, _, alpha, sigma = noisy(distribution)
-    plain, given, tilted = (
-        sigma * gradient(log_p, z)
-        for log_p in (
-            lambda z: distribution.log_prob(z, alpha, sigma),
-            lambda z: alone(distribution, 1).log_prob(z, alpha, sigma),
-            lambda z: (
-                distribution.log_prob(z, alpha, sigma)
-                + gamma * component(distribution, z, alpha, sigma, 1)
-            ),
-        )
-    )
-    return plain, given, tilted
-
-
 def r9_guidance_adds_the_difference() -> Control:
     """Common error: guidance = uncond + gamma uncond; correct: uncond + gamma (cond - uncond).
 
+    Examines: models.diffusion._guidance.
+
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
-    plain, given, tilted = guided(3.0)
-    return Control(
-        gap(plain + 3 * plain, tilted), gap(plain + 3 * (given - plain), tilted), ROUNDING
-    )
+    plain, given, tilted, found = guided(3.0)
+    right = most(gap(found, plain + 3 * (given - plain)), gap(found, tilted))
+    return Control(gap(plain + 3 * plain, found), right, ROUNDING)
 
 
 def r88_guidance_leaves_the_conditional_distribution() -> Control:
     """Common error: gamma = 3 gives the score of p(x|y); correct: that of p(x) p(y|x)^3.
 
+    Examines: models.diffusion._guidance.
+
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance; Bradley & Nakkiran 2024,
     Classifier-Free Guidance Is a Predictor-Corrector."""
-    plain, given, tilted = guided(3.0)
-    score = 3 * given - 2 * plain
-    return Control(gap(score, given), gap(score, tilted), ROUNDING)
+    _, given, tilted, found = guided(3.0)
+    return Control(gap(found, given), gap(found, tilted), ROUNDING)
 
 
 def r78_steps_lead_back() -> Control:
     """Common error: p = p(x_T) prod p(x_(t+1) | x_t); correct: p(x_T) prod p(x_(t-1) | x_t).
 
+    Examines: models.diffusion._samplers.
+
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 1."""
-    last, steps = normal(4).softmax(0), normal(2, 4, 4).softmax(2)  # rows of steps sum to one
-    printed = torch.einsum("c,ab,bc->abc", last, *steps)
-    proper = torch.einsum("c,ba,cb->abc", last, *steps)
-    one = torch.ones(()).double()
-    return Control(gap(printed.sum(), one), gap(proper.sum(), one), ROUNDING)
+    wrong, right = [], []
+    for chain in chains():
+        assert chain.noising is not None
+        times = chain.noising.grid(chain.last - 1, normal(1))
+        sides = ancestral_moments(chain, times)
+        mean, variance = chain.c[-1], chain.s[-1]
+        other, spread = mean, variance
+        for i in range(chain.last - 1, 0, -1):
+            mean, variance = (
+                chain.a[i] * mean + chain.c[i],
+                chain.a[i] ** 2 * variance + chain.s[i],
+            )
+        for i in range(1, chain.last):
+            other, spread = chain.a[i] * other + chain.c[i], chain.a[i] ** 2 * spread + chain.s[i]
+        right.append(relative(sides, torch.stack([mean, variance])))
+        wrong.append(relative(sides, torch.stack([other, spread])))
+    return Control(most(wrong), most(right), ROUNDING)
+
+
+def ancestral_moments(chain: NoisingChain, times: Tensor) -> Tensor:
+    """Mean and variance of z_0 sampled by ancestral steps from z_1 ~ N(0, 1), (2,)."""
+    assert chain.noising is not None
+    assert chain.gain is not None
+    assert chain.shift is not None
+    mean, variance, (zero, one) = chain.c[-1], chain.s[-1], torch.eye(2).double()[0].flip(0)
+    for i in range(chain.last - 2, -1, -1):
+        s, t = times[i], times[i + 1]
+        alpha, sigma = (
+            each(t).reshape(1, 1) for each in (chain.noising.alpha, chain.noising.sigma)
+        )
+        moved = []
+        for z, noise in ((mean, zero), (mean + 1, zero), (mean, one)):
+            z, noise = z.reshape(1, 1), noise.reshape(1, 1)
+            guess = DenoiserPrediction(z, alpha, sigma, "x0", chain.gain[i] * z + chain.shift[i])
+            moved.append(ancestral(guess, chain.noising, z, s, t, noise)[0, 0])
+        slope, spread = moved[1] - moved[0], moved[2] - moved[0]
+        mean, variance = moved[0], slope**2 * variance + spread**2
+    return torch.stack([mean, variance])
 
 
 def r79_the_square_is_completed_in_the_earlier_step() -> Control:
     """Common error: log q(x'|x_t,x_0) has 2 (a x_t + b x_0); correct: 2 (a x_t + b x_0) x'.
+
+    Examines: prob.noise_schedule.
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 6-7."""
     _, _, _, step, _ = letters()
@@ -138,6 +164,8 @@ def r79_the_square_is_completed_in_the_earlier_step() -> Control:
 def r80_the_prior_is_met_at_the_end() -> Control:
     """Common error: the bound has KL(q(x_t|x_0) || p(x_t)) at t < T; correct: at t = T alone.
 
+    Examines: models.diffusion._likelihood.
+
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 5."""
     wrong, right = [], []
     for chain in chains():
@@ -147,13 +175,16 @@ def r80_the_prior_is_met_at_the_end() -> Control:
             )
             for i in (1, -1)
         )
-        right.append(gap(chain.denoising(), chain.bound()))
-        wrong.append(gap(chain.denoising() + late - early, chain.bound()))
+        bound = chain.bound()
+        right.append(relative(chain.scored(), bound))
+        wrong.append(relative(chain.scored() + late - early, bound))
     return Control(most(wrong), most(right), ROUNDING)
 
 
 def r81_the_root_ends_before_the_bracket() -> Control:
     """Common error: E x_t-1 has sqrt(a_t (1 - A_t-1)) x_t; correct: sqrt(a_t) (1 - A_t-1).
+
+    Examines: prob.noise_schedule.
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7."""
     now, bar, before, step, _ = letters()
@@ -166,6 +197,8 @@ def r81_the_root_ends_before_the_bracket() -> Control:
 
 def r82_the_weight_has_the_step_above() -> Control:
     """Common error: the weight of the x_0 loss has (1 - A_t)^2; correct: (1 - a_t)^2.
+
+    Examines: prob.noise_schedule.
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7; Luo 2022,
     Understanding Diffusion Models: A Unified Perspective."""
@@ -180,6 +213,8 @@ def r82_the_weight_has_the_step_above() -> Control:
 def r83_the_datum_is_weighed_by_the_earlier_step() -> Control:
     """Common error: E x_t-1 has sqrt(A_t) (1 - a_t) x_0; correct: sqrt(A_t-1) (1 - a_t).
 
+    Examines: prob.noise_schedule.
+
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7."""
     now, bar, before, step, _ = letters()
     printed, proper = (each.sqrt() * (1 - now) / (1 - bar) for each in (bar, before))
@@ -188,6 +223,8 @@ def r83_the_datum_is_weighed_by_the_earlier_step() -> Control:
 
 def r84_tweedie_speaks_of_all_the_noise() -> Control:
     """Common error: sqrt(a_t) E[x_0|x_t] = x_t + (1 - a_t) grad log p; correct: A_t for a_t.
+
+    Examines: models.diffusion._parameterisation.
 
     Source: Efron 2011, Tweedie's Formula and Selection Bias; Luo 2022, Understanding Diffusion
     Models: A Unified Perspective."""
@@ -199,22 +236,21 @@ def r84_tweedie_speaks_of_all_the_noise() -> Control:
     )
     before = torch.cat([torch.ones(1, 1).double(), alpha[:-1]])
     now = (alpha / before).square()
-    printed = now.sqrt() * mean - z - (1 - now) * score
-    proper = alpha * mean - z - sigma.square() * score
-    return Control(float(printed.abs().amax()), float(proper.abs().amax()), ROUNDING)
+    printed = (z + (1 - now) * score) / now.sqrt()
+    found = DenoiserPrediction(z, alpha, sigma, "score", score).x0
+    return Control(gap(alpha * printed, alpha * mean), gap(alpha * found, alpha * mean), ROUNDING)
 
 
 def r86_a_half_of_the_whole_square() -> Control:
     """Common error: |s - g|^2 / 2 = |s|^2 / 2 - 2 <s, g> + |g|^2; correct: half of each term.
 
+    The term in <s, g> becomes the trace of the loss of score_sde.
+
+    Examines: models.diffusion.score_sde.
+
     Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching."""
-    distribution, grid = line(), torch.linspace(-6, 6, 4001, dtype=torch.float64)[:, None]
-    weight = distribution.log_prob(grid, *no_noise()).exp() * (grid[1, 0] - grid[0, 0])
-    g, s = (
-        gradient(lambda x: distribution.log_prob(x, *no_noise()), grid)[:, 0],
-        networks()[0](grid)[:, 0],
-    )
-    explicit = (weight * 0.5 * (s - g).square()).sum()
-    printed = (weight * (0.5 * s.square() - 2 * s * g + g.square())).sum()
-    proper = (weight * 0.5 * (s.square() - 2 * s * g + g.square())).sum()
-    return Control(gap(printed, explicit), gap(proper, explicit), ROUNDING)
+    loss, s, g, density = matched("implicit")
+    explicit = (density * 0.5 * (s - g).square()).sum()
+    printed = (density * (0.5 * s.square() - 2 * s * g + g.square())).sum()
+    proper = (density * (loss + 0.5 * g.square())).sum()
+    return Control(gap(printed, explicit), gap(proper, explicit), 1e-8)

@@ -11,11 +11,14 @@ from torch.distributions import MultivariateNormal
 
 from ...core.rng import make_generator
 from ...models.latent._posterior import FactorisedPosterior
+from ...models.latent.mhvae import MHVAE
 from ...models.latent.vae import VAE
 from ...prob.bijections.base import Compose
 from ...prob.bijections.univariate import AffineMap
+from ...prob.distributions import normal_log_prob
+from ...solve.quadrature import lattice
 from .._helpers import gap, jacobian, most, normal
-from .._random_flows import DIMS, coupling, log_base
+from .._random_flows import DIMS, autoregressive, coupling, log_base
 from ..framework import Control
 from ..inference import table
 from ..subjects import SPACES, build, random_rows
@@ -36,18 +39,28 @@ def bound(joint: Tensor, q: Tensor) -> Tensor:
 def r11_a_latent_is_decoded_from_the_one_above() -> Control:
     """Common error: with a prior of z_T, p(z_t | z_(t-1)); correct: p(z_(t-1) | z_t).
 
+    Examines: models.latent._hierarchy.
+
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on
     hierarchical variational autoencoders."""
-    top, x = normal(3).softmax(0), normal(4, 3).softmax(0)  # p(z_2), p(x | z_1)
-    step = normal(3, 3).softmax(1)  # rows sum to one
-    printed = torch.einsum("b,ab,xa->xab", top, step, x)  # p(z_2) p(z_2 | z_1) p(x | z_1)
-    proper = torch.einsum("b,ba,xa->xab", top, step, x)
-    one = torch.ones(()).double()
-    return Control(gap(printed.sum(), one), gap(proper.sum(), one), ROUNDING)
+    space = SPACES[0]
+    model = build(MHVAE.smallest_config(space), space)
+    assert isinstance(model, MHVAE)
+    batch = random_rows(space, 1, make_generator(2))
+    context = model.context(batch.given, 1)
+    z, volume = lattice(2, 501, 25.0)  # (N, 2)
+    one, codes = torch.zeros(()).double(), z[:, None]
+    proper = model.log_prior(batch, codes)[:, 0].logsumexp(0) + volume
+    below, top = codes.split(1, -1)
+    step = model.level_prior(0, {1: below}, context, context)  # the step up that is printed
+    printed = (step.log_prob(top) + normal_log_prob(top)).sum((1, 2)).logsumexp(0) + volume
+    return Control(gap(printed, one), gap(proper, one), 1e-6)
 
 
 def r15_the_distortion_of_a_beta_vae_is_negative() -> Control:
     """Common error: beta-VAE: min E log p(x|z) + beta KL; correct: min -E_q log p(x|z) + beta KL.
+
+    Examines: models.latent._elbo, models.latent.vae.
 
     Source: Higgins et al. 2017, beta-VAE."""
     space, beta = SPACES[0], 4.0
@@ -66,6 +79,8 @@ def r15_the_distortion_of_a_beta_vae_is_negative() -> Control:
 def r62_only_the_last_divergence_is_bounded() -> Control:
     """Common error: log p(x) >= 0 in the derivation of the ELBO; correct: KL(q || p(z|x)) >= 0.
 
+    Examines: mathematics only.
+
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.2."""
     joint, q = finite()
     rest = (q * (q * joint.sum(0) / joint).log()).sum(0)
@@ -74,6 +89,8 @@ def r62_only_the_last_divergence_is_bounded() -> Control:
 
 def r63_the_bound_weighs_the_joint_density() -> Control:
     """Common error: ELBO = E log p(z) / q(x,z); correct: E_q log p(x,z) / q(z|x).
+
+    Examines: mathematics only.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 2."""
     joint, q = finite()
@@ -88,6 +105,8 @@ def r63_the_bound_weighs_the_joint_density() -> Control:
 def r77_the_decoder_speaks_of_x() -> Control:
     """Common error: ELBO = E_q log p(z|x) - KL(q||p(z)); correct: E_q log p(x|z) - KL(q||p(z)).
 
+    Examines: mathematics only.
+
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 3."""
     joint, q = finite()
     prior = joint.sum(1, keepdim=True)
@@ -101,6 +120,8 @@ def r77_the_decoder_speaks_of_x() -> Control:
 
 def r98_a_posterior_has_a_variance_for_each_unit() -> Control:
     """Common error: q = N(mu, |s|^2 I) for a vector s; correct: N(mu, diag(s^2)).
+
+    Examines: models.latent._posterior.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 9."""
     posterior, units = FactorisedPosterior.Config().build(4), 4
@@ -117,6 +138,8 @@ def r98_a_posterior_has_a_variance_for_each_unit() -> Control:
 def r100_the_evidence_is_of_x() -> Control:
     """Common error: log p(z|x) = ELBO + KL(q || p(z|x)); correct: log p(x) = ELBO + KL.
 
+    Examines: mathematics only.
+
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1."""
     joint, q = finite()
     posterior = joint / joint.sum(0)
@@ -127,6 +150,8 @@ def r100_the_evidence_is_of_x() -> Control:
 
 def r12_a_coupling_reads_what_stays() -> Control:
     """Common error: a coupling is y_A = h(x_A; beta(x_A)); correct: y_A = h(x_A; beta(x_B)).
+
+    Examines: prob.bijections.coupling, prob.bijections.univariate.
 
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.2."""
     layer, z = coupling(AffineMap(), flip=False), normal(4, DIMS)
@@ -145,6 +170,8 @@ def r12_a_coupling_reads_what_stays() -> Control:
 def r13_the_base_is_counted_once() -> Control:
     """Common error: log p = sum_i (log p(f_i) + log |det|); correct: log p(z) - sum_k log |det|.
 
+    Examines: prob.bijections.base, prob.bijections.coupling.
+
     Source: Rezende & Mohamed 2015, Variational Inference with Normalizing Flows, sec. 3."""
     parts, z = [coupling(AffineMap(), bool(k % 2)) for k in range(3)], normal(4, DIMS)
     whole = Compose(parts)
@@ -161,6 +188,8 @@ def r13_the_base_is_counted_once() -> Control:
 def r64_a_density_is_divided_by_the_volume() -> Control:
     """Common error: p(x) = p(z) whatever the volume; correct: p(x) = p(z) / |det dx / dz|.
 
+    Examines: prob.bijections.coupling.
+
     Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
     sec. 2.1."""
     layer, z = coupling(AffineMap(), flip=False), normal(4, DIMS)
@@ -173,6 +202,8 @@ def r64_a_density_is_divided_by_the_volume() -> Control:
 def r64_a_jacobian_is_triangular() -> Control:
     """Common error: the Jacobian of a coupling is block diagonal; correct: it is triangular.
 
+    Examines: prob.bijections.coupling.
+
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
     layer, z = coupling(AffineMap(), flip=False), normal(4, DIMS)
     matrix, size = jacobian(lambda v: layer(v)[0], z), layer.size
@@ -180,3 +211,20 @@ def r64_a_jacobian_is_triangular() -> Control:
         float(block.abs().amax()) for block in (matrix[:, :size, size:], matrix[:, size:, :size])
     )
     return Control(most(above, below), above, 0.0)
+
+
+def r89_autoregressive_flows_are_flows() -> Control:
+    """Common error: autoregressive flows are no normalising flows; correct: they are.
+
+    They are invertible, and their densities are those of a change of variables.
+
+    Examines: prob.bijections.autoregressive.
+
+    Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
+    sec. 3.1."""
+    layer, x = autoregressive(AffineMap()), normal(4, DIMS)
+    z, log_det = layer.inverse(x)
+    again, back = layer(z)
+    volume = torch.linalg.slogdet(jacobian(lambda v: layer.inverse(v)[0], x))[1]
+    right = most(gap(log_det, volume), gap(again, x), gap(back, -volume))
+    return Control(gap(log_base(x), log_base(z) + volume), right, 1e-10)

@@ -23,16 +23,6 @@ PROSE = {
         "Common error: GANs are consistent; correct: given unlimited capacity and optimal D",
         PRACTICE,
     ),
-    "R71": (
-        "Radford, Metz & Chintala 2016, Unsupervised Representation Learning with DCGANs, sec. 3",
-        "Common error: batch norm in all of a DCGAN; correct: not in G's output, D's input",
-        PRACTICE,
-    ),
-    "R75": (
-        "Harris et al. 2020, Array Programming with NumPy",
-        "Common error: np.ones(N, 1); correct: np.ones((N, 1)), the shape is one argument",
-        NOTATION,
-    ),
     "R85": (
         f"{DDPM}, eq. 1",
         "Common error: the reverse mean is that of x_(t+1); correct: that of x_(t-1)",
@@ -42,12 +32,6 @@ PROSE = {
         "Dhariwal & Nichol 2021, Diffusion Models Beat GANs on Image Synthesis, sec. 4",
         "Common error: a condition y_t for each step; correct: one y for all steps",
         NOTATION,
-    ),
-    "R89": (
-        "Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and "
-        "Inference, sec. 3.1",
-        "Common error: autoregressive flows are no normalising flows; correct: they are",
-        WORDING,
     ),
     "R95": (
         "Santurkar et al. 2018, How Does Batch Normalization Help Optimization?; "
@@ -108,17 +92,6 @@ PROSE = {
     "R113": (
         f"{VAE}, sec. 2",
         "Common error: z is latent because it is compact; correct: because it is unobserved",
-        WORDING,
-    ),
-    "R115": (
-        "Sennrich, Haddow & Birch 2016, Neural Machine Translation of Rare Words with "
-        "Subword Units",
-        "Common error: subwords are morphemes; correct: frequent pieces of the training text",
-        PRACTICE,
-    ),
-    "R116": (
-        f"{BOOK}, sec. 10.2",
-        "Common error: an RNN's output reads h_t and x_t; correct: x_t through h_t alone",
         WORDING,
     ),
 }

@@ -1,0 +1,305 @@
+r"""Identities of every model, with random or trained weights: the slope of its losses, rows that
+do not read each other, samples that repeat, and weights that are the whole of it.
+
+A model is its configuration, its space and its weights: built anew from them it gives the same
+numbers. Updates follow $\nabla_\theta L$, so that
+$L(\theta + h v) - L(\theta - h v) = 2 h\, v \cdot \nabla_\theta L + O(h^3)$ in any direction v.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import (
+    CanDecode,
+    CanEncode,
+    CanSample,
+    CanStream,
+    HasLikelihood,
+    HasMean,
+)
+from ..core.batch import Batch, broadcast_conditions
+from ..core.errors import MongeError
+from ..core.model import Model, Update
+from ..core.rng import make_generator
+from ..core.space import Space
+from ..models._generator import GeneratorModel
+from ..models.flow.cnf import CNF
+from ..models.sequence.direct_forecast import DirectForecast
+from ..models.transport.sinkhorn_generator import SinkhornGenerator
+from ._helpers import gap, most
+from .framework import Residual, SkipIdentity
+
+STEP = 1e-5
+"""Length of the step in the weights by which a slope is compared."""
+ROUNDING = 1e-9
+"""What float64 leaves of sums in another order, in units of the largest number."""
+FEW, MANY = 4, 2000
+"""Samples that are compared one by one, and by their mean."""
+MAX_STANDARD_ERRORS = 5.0
+"""Standard errors by which a mean may be off."""
+
+
+def gradient_updates(model: Model) -> list[Update]:
+    """The updates whose gradients are slopes of their losses."""
+    if isinstance(model, SinkhornGenerator):
+        raise SkipIdentity("its gradient is that of a plan which is found to a tolerance")
+    if isinstance(model, GeneratorModel) and model.space.kind not in ("real", "levels"):
+        raise SkipIdentity("gradients pass straight through its rounded values")
+    if isinstance(model, CNF) and model.table:
+        raise SkipIdentity("the layer of its table learns by a loss of its own")
+    if isinstance(model, DirectForecast) and model.config.fit != "likelihood":
+        raise SkipIdentity("its mean, margins and dependence learn by losses of their own")
+    found = [update for update in model.updates() if update.params]
+    if not found:
+        raise SkipIdentity("it is fitted without gradients")
+    return found
+
+
+def total(update: Update, batch: Batch) -> Tensor:
+    """The loss of an update as training adds it up, noise held fixed."""
+    torch.manual_seed(1)
+    return torch.stack([term.mean() for term in update.loss(batch).values()]).sum()
+
+
+def gradient(update: Update, batch: Batch) -> list[Tensor]:
+    with torch.enable_grad():
+        slopes = torch.autograd.grad(
+            total(update, batch), list(update.params), allow_unused=True, materialize_grads=True
+        )
+    return list(slopes)
+
+
+def moved(update: Update, batch: Batch, way: Sequence[Tensor], size: float) -> float:
+    """The loss after a step of the update's weights, which are put back."""
+    params: list[Tensor] = list(update.params)
+    saved = [param.detach().clone() for param in params]
+    torch._foreach_add_(params, list(way), alpha=size)
+    try:
+        return float(total(update, batch))
+    finally:
+        for param, old in zip(params, saved, strict=True):
+            param.copy_(old)
+
+
+def length(way: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(each.square().sum()) for each in way))
+
+
+def x119_updates_follow_the_slope_of_their_loss(model: Model, batch: Batch) -> Residual:
+    """Each update's gradient is the difference quotient of its loss.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 5.3.3."""
+    worst = []
+    for update in gradient_updates(model):
+        way = [torch.randn_like(param) for param in update.params]
+        way = [each / length(way) for each in way]
+        slopes = gradient(update, batch)
+        found = sum(float((g * w).sum()) for g, w in zip(slopes, way, strict=True))
+        sides = [moved(update, batch, way, sign * STEP) for sign in (1, -1)]
+        quotient = (sides[0] - sides[1]) / (2 * STEP)
+        worst.append(abs(found - quotient) / max(length(slopes), *map(abs, sides), 1.0))
+    return Residual(most(worst), 1e-5)
+
+
+def x119_a_step_against_the_gradient_lowers_the_loss(model: Model, batch: Batch) -> Residual:
+    """L(w - h g) falls by h |g|^2 to first order, as a ratio to it.
+
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 9.3."""
+    worst = []
+    for update in gradient_updates(model):
+        slopes = gradient(update, batch)
+        size = length(slopes)
+        if size < 1e-9:
+            continue  # at rest
+        step = STEP / size
+        fall = moved(update, batch, slopes, step) - moved(update, batch, slopes, -step)
+        worst.append(abs(fall / (2 * step * size**2) - 1))
+    if not worst:
+        raise SkipIdentity("every gradient is nil")
+    return Residual(most(worst), 1e-2)
+
+
+def alone(rows: Batch, f: Callable[[Batch], Tensor]) -> float:
+    """By how much f of rows together differs from f of each alone, relative to its size."""
+    rows = replace(rows, row=torch.arange(len(rows)))  # noise is keyed by row
+    together = f(rows)
+    each = torch.cat([f(rows[i : i + 1]) for i in range(len(rows))])
+    return gap(together, each) / max(float(together.abs().amax()), 1.0)
+
+
+def x120_likelihoods_do_not_read_other_rows(model: HasLikelihood, batch: Batch) -> Residual:
+    """log p of a row is the same alone and in a batch.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.4."""
+    return Residual(alone(batch, lambda rows: model.likelihood(rows).value), precision(model))
+
+
+def x120_codes_do_not_read_other_rows(model: CanEncode, batch: Batch) -> Residual:
+    """The code of a row is the same alone and in a batch.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.4."""
+    return Residual(alone(batch, model.encode), precision(model))
+
+
+def x120_decoded_codes_do_not_read_each_other(model: CanDecode, batch: Batch) -> Residual:
+    """A code is decoded alike alone and in a batch.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.4."""
+    z = torch.randn(len(batch), *model.latent.shape, dtype=torch.float64)
+    codes = Batch(z, batch.given)
+    return Residual(
+        alone(codes, lambda rows: model.decode(rows.x, rows.given).double()), precision(model)
+    )
+
+
+def precision(model: object) -> float:
+    """Rounding, or what the model itself promises, such as that of a solver."""
+    return max(ROUNDING, float(getattr(model, "precision", 0.0)))
+
+
+def drawn(model: CanSample, batch: Batch, n: int, seed: int) -> Tensor:
+    assert isinstance(model, Model)
+    given = broadcast_conditions(batch[:1].given, model.space, n)
+    return model.sample(n, given, generator=make_generator(seed))
+
+
+def x121_samples_repeat_and_lie_in_the_support(model: CanSample, batch: Batch) -> Residual:
+    """A seed gives the same samples again, values that the data may have.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 11.1."""
+    assert isinstance(model, Model)
+    x, again = (drawn(model, batch, FEW, 4) for _ in range(2))
+    shape = model.space.shape
+    fits = x.shape[1:] == shape or (model.space.varies and x.dim() == 1 + len(shape))
+    wrong = 0 if fits else FEW
+    values = [x.reshape(FEW, -1)[:, i] for i in range(x[0].numel())]
+    parts = list(model.space.parts) if fits and len(values) == model.space.dims else []
+    wrong += sum(outside(part, each) for part, each in zip(parts, values, strict=bool(parts)))
+    return Residual(wrong + float((x != again).sum() - (x.isnan() & again.isnan()).sum()), 0.0)
+
+
+def outside(part: Space, x: Tensor) -> int:
+    """How many values are none of an entry of this space."""
+    if part.optional:
+        x = x[~x.isnan()]
+    if part.kind == "real":
+        return int((~x.isfinite()).sum())
+    size = 2 if part.kind == "binary" else part.size
+    inside = x == x.round()
+    if part.kind in ("binary", "label", "levels", "tokens"):
+        inside = inside & (x >= 0) & (x < size)
+    return int((~inside).sum())
+
+
+def x121_a_stream_ends_in_the_sample(model: CanStream, batch: Batch) -> Residual:
+    """The last state of a stream of samples is the sample of the same seed.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 11.1."""
+    assert isinstance(model, Model)
+    assert isinstance(model, CanSample)
+    given = broadcast_conditions(batch[:1].given, model.space, FEW)
+    last = None
+    for last in model.stream(FEW, given, generator=make_generator(4)):  # noqa: B007
+        pass
+    assert last is not None
+    whole = drawn(model, batch, FEW, 4)
+    if last.shape != whole.shape:
+        return Residual(math.inf, 0.0)
+    same = (last == whole) | (last.isnan() & whole.isnan()) if last.is_floating_point() else None
+    return Residual(float((~(last == whole if same is None else same)).sum()), 0.0)
+
+
+def x122_samples_average_to_the_mean(model: HasMean, batch: Batch) -> Residual:
+    """The mean that a model states is that of its samples, in standard errors.
+
+    Source: Casella & Berger 2002, Statistical Inference, sec. 5.5."""
+    assert isinstance(model, Model)
+    if not isinstance(model, CanSample):
+        raise SkipIdentity("it cannot sample")
+    if any(part.kind in ("label", "tokens") or part.optional for part in model.space.parts):
+        raise SkipIdentity("names and empty cells have no mean")
+    given = broadcast_conditions(batch[:1].given, model.space, 1)
+    try:
+        mean = model.mean(given).double()[0]
+    except MongeError as reason:
+        raise SkipIdentity(str(reason)) from reason
+    x = drawn(model, batch, MANY, 4).double()
+    scale = model.space.spread("scale").double().reshape(mean.shape)
+    error = x.std(0) / MANY**0.5 + scale / MANY  # a rare value may be in no sample
+    return Residual(float(((x.mean(0) - mean).abs() / error).amax()), MAX_STANDARD_ERRORS)
+
+
+def rebuilt(model: object) -> Model:
+    """A model built anew from the configuration, the space and the weights of another."""
+    assert isinstance(model, Model)
+    if len(model.parts):
+        raise SkipIdentity("it uses another run, which its own weights do not hold")
+    torch.manual_seed(9)
+    again: Model = model.config.build(model.space).double()
+    again.load_state_dict(model.state_dict())
+    return again.eval()
+
+
+def apart(left: Tensor, right: Tensor) -> float:
+    """How many numbers of two tensors differ; all if their shapes do."""
+    if left.shape != right.shape:
+        return math.inf
+    same = left == right
+    return float((~(same | (left.isnan() & right.isnan()))).sum())
+
+
+def x123_rebuilt_models_have_the_same_loss(model: Model, batch: Batch) -> Residual:
+    """Configuration, space and weights make the model: the same losses.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 5.2."""
+    sides = []
+    for each in (model, rebuilt(model)):
+        torch.manual_seed(1)
+        sides.append(each.loss(batch))
+    names = sides[0].keys() == sides[1].keys()
+    return Residual(
+        most(apart(sides[0][key], sides[1][key]) for key in sides[0]) if names else math.inf, 0.0
+    )
+
+
+def x123_rebuilt_models_have_the_same_likelihood(model: HasLikelihood, batch: Batch) -> Residual:
+    """Configuration, space and weights make the model: the same log p.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 5.2."""
+    again = rebuilt(model)
+    assert isinstance(again, HasLikelihood)
+    return Residual(apart(model.likelihood(batch).value, again.likelihood(batch).value), 0.0)
+
+
+def x123_rebuilt_models_have_the_same_codes(model: CanEncode, batch: Batch) -> Residual:
+    """Configuration, space and weights make the model: the same codes.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 5.2."""
+    again = rebuilt(model)
+    assert isinstance(again, CanEncode)
+    return Residual(apart(model.encode(batch), again.encode(batch)), 0.0)
+
+
+def x123_rebuilt_models_decode_alike(model: CanDecode, batch: Batch) -> Residual:
+    """Configuration, space and weights make the model: the same decoded codes.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 5.2."""
+    again = rebuilt(model)
+    assert isinstance(again, CanDecode)
+    z = torch.randn(len(batch), *model.latent.shape, dtype=torch.float64)
+    return Residual(apart(*(each.decode(z, batch.given) for each in (model, again))), 0.0)
+
+
+def x123_rebuilt_models_give_the_same_samples(model: CanSample, batch: Batch) -> Residual:
+    """Configuration, space and weights make the model: the same samples.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 5.2."""
+    again = rebuilt(model)
+    assert isinstance(again, CanSample)
+    return Residual(apart(*(drawn(each, batch, FEW, 4) for each in (model, again))), 0.0)

@@ -1,0 +1,600 @@
+"""Faults injected on purpose, each with the check that must fail under it.
+
+A mutant replaces a piece of one function of the library in memory: `where` names the function,
+`old` is what its code says, `new` what the fault says instead. The code is compared after parsing,
+so that neither comments nor line breaks matter, and no file is changed. `check` is the identity or
+control that must fail, on a small model if it needs one. All mutants run in one child process,
+which puts the code back after each; the residual is measured before the fault and after it, and
+has to be the same number.
+"""
+
+from __future__ import annotations
+import __future__ as future
+
+import ast
+import importlib
+import inspect
+import json
+import math
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from types import CodeType, FunctionType
+from typing import Any
+
+from ..core.errors import RunError
+from .framework import Identity, IdentityResult, hold, listed, load
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault. `where` is the module below `monge` and the function in it, divided by a colon;
+    `model` is the model that a check needs."""
+
+    name: str
+    statement: str
+    where: str
+    old: str
+    new: str
+    check: str
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class MutantResult:
+    """What a check found without the fault and with it."""
+
+    name: str
+    statement: str
+    where: str
+    check: str
+    id: str
+    member: str
+    tolerance: float | None
+    without: float | None  # the residual
+    with_fault: float | None  # none if it is not finite
+    caught: bool
+    reason: str = ""  # why the fault counts as not caught, or the error it caused
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class StaleMutantError(LookupError):
+    """The code is no longer what a mutant says of it."""
+
+
+def function_at(where: str) -> FunctionType:
+    """The plain function that a place names, without what decorators put around it."""
+    module, _, names = where.partition(":")
+    found: Any = importlib.import_module(f"monge.{module}")
+    for name in names.split("."):
+        found = inspect.getattr_static(found, name)
+    for wrapper in ("fget", "func", "__func__"):  # properties, cached properties, class methods
+        found = getattr(found, wrapper, found) if not inspect.isfunction(found) else found
+    found = inspect.unwrap(found)
+    assert isinstance(found, FunctionType), f"{where} is not a function"
+    return found
+
+
+def altered(function: FunctionType, old: str, new: str) -> CodeType:
+    """The code of a function with one piece of it replaced."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(node, ast.FunctionDef)
+    node.decorator_list = []
+    node.body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]  # kept by the function
+    node.args.kw_defaults = [each and ast.Constant(None) for each in node.args.kw_defaults]
+    text = ast.unparse(node)
+    if text.count(old) != 1:
+        raise StaleMutantError(
+            f"expected {old!r} once in {function.__qualname__}, found it {text.count(old)} times; "
+            "bring the mutant up to date with the code"
+        )
+    text = text.replace(old, new)
+    names = function.__code__.co_freevars  # `super()` and enclosing functions
+    outer = f"def outer({', '.join(names)}):\n" + textwrap.indent(text, "    ")
+    flags = future.annotations.compiler_flag
+    code = compile(outer, function.__code__.co_filename, "exec", flags, dont_inherit=True)
+    for name in ("outer", node.name):
+        code = next(
+            each for each in code.co_consts if isinstance(each, CodeType) and each.co_name == name
+        )
+    return code
+
+
+@contextmanager
+def injected(mutant: Mutant) -> Iterator[None]:
+    """The library with this fault inside the block. Every reference to the function has it, since
+    the function stays the same object and only its code is another."""
+    function = function_at(mutant.where)
+    right = function.__code__
+    function.__code__ = altered(function, mutant.old, mutant.new)
+    try:
+        yield
+    finally:
+        function.__code__ = right
+
+
+def check_of(mutant: Mutant) -> Identity:
+    return load(next(each for each in listed() if each.name == mutant.check))
+
+
+def examined(mutant: Mutant) -> IdentityResult:
+    """The outcome of the mutant's check, on the first small model that it applies to, built
+    anew."""
+    from .subjects import fresh
+
+    identity = check_of(mutant)
+    members = fresh(mutant.model) if mutant.model else ()
+    found = list(hold(identity, members, every=False))
+    assert found, f"{mutant.check} applies to no small {mutant.model or 'model'}"
+    return found[0]
+
+
+def attempt(mutant: Mutant) -> MutantResult:
+    """Hold a mutant against its check."""
+    import torch
+
+    torch.set_num_threads(1)
+    before = examined(mutant)
+    try:
+        with injected(mutant):
+            during = examined(mutant)
+    except StaleMutantError as error:
+        during = replace(before, passed=None, error=str(error))
+    after = examined(mutant)
+    infinite = during.residual is not None and math.isinf(during.residual)
+    reason = during.error or ("the residual is infinite" if infinite else "")
+    if not before.passed:
+        reason = f"the check fails without the fault: {before.error or before.skipped or ''}"
+    elif after.residual != before.residual:
+        reason = "the check gives another residual after the fault than before it"
+    caught = bool(before.passed) and during.passed is False and after.residual == before.residual
+    return MutantResult(
+        mutant.name,
+        mutant.statement,
+        mutant.where,
+        mutant.check,
+        before.id,
+        before.member,
+        before.tolerance,
+        finite(before.residual),
+        finite(during.residual),
+        caught,
+        reason,
+    )
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def attempt_all(chosen: Sequence[Mutant]) -> Iterator[MutantResult]:
+    """Hold mutants against their checks, in a child process that writes a line for each."""
+    command = [sys.executable, "-m", "monge.verify.mutants", *(mutant.name for mutant in chosen)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            yield MutantResult(**json.loads(line))
+    if child.returncode:
+        raise RunError(
+            f"the process that injects faults ended with code {child.returncode}; its message is "
+            "above"
+        )
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "dropout unscaled",
+        "Dropout in training does not divide by the share that it keeps.",
+        "nn.layers.dropout:drop_elements",
+        "MASK_LEVELS / (MASK_LEVELS - parts)",
+        "1.0",
+        "x27_dropout_keeps_the_mean",
+    ),
+    Mutant(
+        "Monte-Carlo dropout unscaled",
+        "A sampled mask is not divided by the share that it keeps.",
+        "nn.layers.dropout:apply_mask",
+        "/ (1 - rate)",
+        "* 1.0",
+        "x27_dropout_keeps_the_mean",
+    ),
+    Mutant(
+        "attention weights unscaled",
+        "Attention weights are softmax(q k') without 1 / sqrt(d).",
+        "nn.attention.softmax:attention_weights",
+        "q / math.sqrt(q.shape[-1])",
+        "q",
+        "x38_scores_have_unit_variance",
+    ),
+    Mutant(
+        "attention unscaled",
+        "Attention is softmax(q k') v without 1 / sqrt(d).",
+        "nn.attention.softmax:attend",
+        "is_causal=causal",
+        "is_causal=causal, scale=1.0",
+        "x33_identity_maps_give_the_non_local_layer",
+    ),
+    Mutant(
+        "dot score unscaled",
+        "The dot score of an encoder and decoder lacks 1 / sqrt(d).",
+        "nn.attention.scores:DotScore.forward",
+        "/ math.sqrt(q.shape[-1])",
+        "* 1.0",
+        "x110_scores_are_their_formulas",
+    ),
+    Mutant(
+        "cached attention unscaled",
+        "Step by step, queries are not divided by sqrt(d).",
+        "nn.attention.softmax:KeyValueCache.__init__",
+        "size ** (-0.5)",
+        "1.0",
+        "x32_cached_steps_equal_the_masked_pass",
+    ),
+    Mutant(
+        "additive score multiplied",
+        "The additive score multiplies the maps of query and key.",
+        "nn.attention.scores:AdditiveScore.forward",
+        "+ self.key(k)",
+        "* self.key(k)",
+        "x110_scores_are_their_formulas",
+    ),
+    Mutant(
+        "reset gate scaled",
+        "A GRU that resets before the product halves the reset vector.",
+        "nn.recurrent:reset_before",
+        "r * h, u[2 * width:]",
+        "0.5 * r * h, u[2 * width:]",
+        "x39_reset_before_is_its_formula",
+    ),
+    Mutant(
+        "reset matrix transposed",
+        "A GRU that resets before the product uses U' for U.",
+        "nn.recurrent:reset_before",
+        "r * h, u[2 * width:]",
+        "r * h, u[2 * width:].T",
+        "x39_reset_before_is_its_formula",
+    ),
+    Mutant(
+        "sinusoids of another base",
+        "Wavelengths of positions grow to 1000, not to 10000.",
+        "nn.attention.position:frequencies",
+        "WAVELENGTH_BASE **",
+        "1000.0 **",
+        "x37_sinusoids_turn",
+    ),
+    Mutant(
+        "symmetric relative bias",
+        "A table of relative biases ignores the sign of the distance.",
+        "nn.attention.position:ClippedBias.of",
+        "distance.clamp(",
+        "distance.abs().clamp(",
+        "x36_biases_distinguish_past_and_future",
+    ),
+    Mutant(
+        "layer norm of each channel",
+        "Layer norm of maps averages each channel alone.",
+        "nn.layers.norm:norm",
+        "nn.GroupNorm(1, channels)",
+        "nn.GroupNorm(channels, channels)",
+        "x26_norms_are_their_formulas",
+    ),
+    Mutant(
+        "non-local block doubled",
+        "A non-local block adds twice its sum.",
+        "nn.layers.conv:NonLocal.forward",
+        "x + self.out",
+        "x + 2 * self.out",
+        "x33_non_local_blocks_are_their_formulas",
+    ),
+    Mutant(
+        "activations exchanged",
+        "gelu and silu are exchanged.",
+        "nn.layers.activation:activation",
+        "'gelu': nn.GELU(), 'silu': nn.SiLU(inplace)",
+        "'gelu': nn.SiLU(), 'silu': nn.GELU()",
+        "x4_activations_are_their_formulas",
+    ),
+    Mutant(
+        "kernel flipped",
+        "A causal convolution reads its taps in the opposite order.",
+        "nn.causal_conv:CausalConv.over",
+        "torch.cat([x[:, start:start + steps] for start in starts], 2)",
+        "torch.cat([x[:, start:start + steps] for start in starts[::-1]], 2)",
+        "x21_convolution_is_correlation_with_the_kernel_turned",
+    ),
+    Mutant(
+        "padding off by one",
+        "A convolution is padded by one position too many.",
+        "nn.layers.specs:ConvSpec.build",
+        "self.margin",
+        "self.margin + 1",
+        "x19_convolution_is_a_toeplitz_matrix",
+    ),
+    Mutant(
+        "gain of another function",
+        "He's initialisation takes the gain of relu for every function.",
+        "nn.layers.init:initialise",
+        "GAIN_SQUARED[activation]",
+        "GAIN_SQUARED['relu']",
+        "x30_linear_layers_keep_the_variance",
+    ),
+    Mutant(
+        "first weights kept",
+        "Early stopping keeps the weights of its first evaluation.",
+        "train.trainer:Trainer.update_best",
+        "self.weights())",
+        "self.best_weights or self.weights())",
+        "x44_best_weights_are_those_of_the_best_step",
+    ),
+    Mutant(
+        "players move at once",
+        "The second player of a step answers the first one's old place.",
+        "train.trainer:Trainer.train_step",
+        "in enumerate(self.updates):",
+        "in reversed(list(enumerate(self.updates))):",
+        "x89_players_that_move_in_turn_stay",
+    ),
+    Mutant(
+        "bootstrap without its last row",
+        "A bootstrap never draws the last row.",
+        "core.ensemble:bootstrap",
+        "n * keyed_uniform",
+        "(n - 1) * keyed_uniform",
+        "x47_bagging_leaves_the_correlated_variance",
+    ),
+    Mutant(
+        "sample of a posterior detached",
+        "The sample of a factorised posterior carries no gradient.",
+        "models.latent._posterior:FactorisedPosterior.reparameterise",
+        "mean + log_scale.exp() * noise",
+        "(mean + log_scale.exp() * noise).detach()",
+        "x8_pathwise_and_score_gradients_are_the_gradient",
+    ),
+    Mutant(
+        "sample of a full posterior detached",
+        "The sample of a posterior with full covariance carries no gradient.",
+        "models.latent._posterior:FullCovariancePosterior.reparameterise",
+        "mean + log_scale.exp() * noise + correlated",
+        "(mean + log_scale.exp() * noise + correlated).detach()",
+        "x8_samples_of_every_posterior_carry_a_gradient",
+    ),
+    Mutant(
+        "code of the loss detached",
+        "The loss of a VAE decodes a code without gradient.",
+        "models.latent.vae:VAE.loss",
+        "self.log_given_code(batch, code.z, context)",
+        "self.log_given_code(batch, code.z.detach(), context)",
+        "x119_updates_follow_the_slope_of_their_loss",
+        model="latent.vae",
+    ),
+    Mutant(
+        "decoder of the top level",
+        "An MHVAE decodes from its top level.",
+        "models.latent.mhvae:MHVAE.decoder_levels",
+        "[0]",
+        "[len(self.widths) - 1]",
+        "x61_codes_form_a_chain",
+        model="latent.mhvae",
+    ),
+    Mutant(
+        "every level reads the data",
+        "Every level of an MHVAE's posterior reads x.",
+        "models.latent.mhvae:MHVAE.posterior_reads_data",
+        "level == 0",
+        "True",
+        "x61_codes_form_a_chain",
+        model="latent.mhvae",
+    ),
+    Mutant(
+        "KL of levels reversed",
+        "The divergence of a level is KL(p || q).",
+        "models.latent._hierarchy:LevelGaussian.kl",
+        "narrower = self.log_scale - other.log_scale",
+        "narrower = other.log_scale - self.log_scale",
+        "x62_divergences_of_levels_are_those_of_normals",
+    ),
+    Mutant(
+        "importance weights without the prior",
+        "A bound of several samples forgets the prior.",
+        "models.latent.vae:VAE.sample_posterior",
+        "- log_p",
+        "- 0 * log_p",
+        "x58_a_bound_is_tight_at_the_posterior",
+    ),
+    Mutant(
+        "tree of other parents",
+        "A Chow-Liu tree scores each entry given the parent of the entry before it.",
+        "models.baseline._tree:TreeOfCodes.known",
+        "code[:, self.parent.clamp_min(0)]",
+        "code[:, self.parent.clamp_min(0)].roll(1, 1)",
+        "x64_a_directed_graph_is_a_product",
+        model="baseline.chow_liu",
+    ),
+    Mutant(
+        "biased subsets",
+        "Deep NADE shows each entry with probability one half.",
+        "models.autoregressive.deep_nade:DeepNADE.random_subsets",
+        "< u[:, None]",
+        "< 0.5",
+        "x54_subsets_are_drawn_evenly",
+        model="autoregressive.deep_nade",
+    ),
+    Mutant(
+        "horizontal stack leaks",
+        "The vertical stack of a gated PixelCNN reads the horizontal one.",
+        "nn.autoregressive.pixelcnn:GatedPixelLayer.forward",
+        "return (v, h, y)",
+        "return (v + y, h, y)",
+        "r61_the_stacks_of_an_image_meet_one_way",
+    ),
+    Mutant(
+        "mask of the second layer strict",
+        "Later masked convolutions do not read their own pixel's features.",
+        "nn.autoregressive.pixel:masked_conv",
+        "- int(strict) >=",
+        "- 1 >=",
+        "r61_the_stacks_of_an_image_meet_one_way",
+    ),
+    Mutant(
+        "squared error in pix2pix",
+        "The distance of pix2pix to its target is squared.",
+        "models.adversarial.pix2pix:Pix2Pix.generator_loss",
+        "(y - fake).abs()",
+        "(y - fake).square()",
+        "x90_absolute_error_is_least_at_the_median",
+    ),
+    Mutant(
+        "discriminator blind to the source",
+        "The discriminator of pix2pix sees the target alone.",
+        "models.adversarial.pix2pix:Pix2Pix.discriminate",
+        "torch.cat([x, y], 1)",
+        "torch.cat([0 * x, y], 1)",
+        "x82_a_discriminator_of_pairs_reads_the_source",
+        model="adversarial.pix2pix",
+    ),
+    Mutant(
+        "clipped from below only",
+        "Weight clipping leaves large positive weights.",
+        "models.adversarial._lipschitz:Clipping.project",
+        "torch._foreach_clamp_max_(tensors, bound)",
+        "None",
+        "x72_a_trained_clipped_critic_stays_below",
+    ),
+    Mutant(
+        "discriminator loss doubled",
+        "The loss of fake rows is counted twice.",
+        "models.adversarial._losses:discriminator_terms",
+        "'fake': F.softplus(fake) / 2",
+        "'fake': F.softplus(fake)",
+        "x83_least_value_is_minus_log_four",
+    ),
+    Mutant(
+        "cycle loss nil",
+        "The cycle loss of a C-Flow is left out.",
+        "models.flow.cflow:CFlow.loss",
+        "if self.config.cycle:",
+        "if False:",
+        "x118_a_cycle_decodes_the_middle_code",
+        model="flow.cflow",
+    ),
+    Mutant(
+        "conditions never dropped",
+        "No condition is dropped in training.",
+        "models.diffusion._base:Diffusion.drop_conditions",
+        ">= self.config.drop",
+        ">= 0.0",
+        "x102_conditions_are_dropped_at_their_rate",
+        model="diffusion.ddpm",
+    ),
+    Mutant(
+        "continuous bound doubled",
+        "The diffusion term in continuous time is doubled.",
+        "models.diffusion._likelihood:log_snr_and_weight",
+        "0.5 * (high - low)",
+        "1.0 * (high - low)",
+        "x105_finer_steps_lower_the_loss_to_its_integral",
+    ),
+    Mutant(
+        "trained bound doubled",
+        "The diffusion term that a VDM is trained by is doubled.",
+        "models.diffusion.vdm:VDM.diffusion_loss",
+        "return -0.5 * derivative * error",
+        "return -1.0 * derivative * error",
+        "x105_own_loss_is_the_bound",
+        model="diffusion.vdm",
+    ),
+    Mutant(
+        "weights of steps halved",
+        "The weights of a bound of T steps are halved.",
+        "models.diffusion._likelihood:log_snr_and_weight",
+        "0.5 * inputs.steps",
+        "0.25 * inputs.steps",
+        "x93_denoising_bound_is_the_bound",
+    ),
+    Mutant(
+        "implicit score matching without its half",
+        "Implicit score matching adds |s|^2, not half of it.",
+        "models.diffusion.score_sde:ScoreSDE.trace_loss",
+        "0.5 * s.square()",
+        "s.square()",
+        "x99_implicit_is_explicit_score_matching",
+    ),
+    Mutant(
+        "classifier guidance reversed",
+        "Guidance by a classifier moves away from the label.",
+        "models.diffusion._guidance:classifier_guidance",
+        "lambda x: x + shift",
+        "lambda x: x - shift",
+        "x101_conditional_score_is_bayes_rule",
+    ),
+    Mutant(
+        "guidance without the difference",
+        "Classifier-free guidance adds the conditional prediction itself.",
+        "models.diffusion._guidance:classifier_free_guidance",
+        "torch.lerp(without_y, with_y, weight)",
+        "without_y + weight * with_y",
+        "x102_guidance_is_one_combination",
+    ),
+    Mutant(
+        "score of the noise that is missing",
+        "A score is converted into noise without its sign.",
+        "models.diffusion._parameterisation:DenoiserPrediction.noise",
+        "return -sigma * self.value",
+        "return sigma * self.value",
+        "x97_tweedie",
+    ),
+    Mutant(
+        "scheduled sampling nil",
+        "The decoder is trained on the true symbols alone.",
+        "models.sequence._encoder_decoder:EncoderDecoderModel.mix_own_samples",
+        "< share",
+        "< 0.0",
+        "x117_decoders_read_their_own_samples",
+    ),
+    Mutant(
+        "scheduled sampling not called",
+        "The loss of seq2seq never mixes in samples.",
+        "models.sequence.seq2seq:Seq2Seq.loss",
+        "if self.config.scheduled_sampling:",
+        "if False:",
+        "x117_decoders_read_their_own_samples",
+    ),
+    Mutant(
+        "columns never scaled",
+        "Each pass of Sinkhorn's algorithm scales rows alone.",
+        "solve.transport.sinkhorn:unrolled",
+        "g = -epsilon * torch.logsumexp((f[..., None]",
+        "g = -0.0 * torch.logsumexp((f[..., None]",
+        "x66_scalings_are_projections",
+    ),
+    Mutant(
+        "value without its entropy",
+        "The sharp value of a plan subtracts no entropy.",
+        "solve.transport.sinkhorn:Plan.sharp",
+        "self.value - self.epsilon * entropy",
+        "self.value - 0 * entropy",
+        "x65_the_objective_is_a_divergence",
+    ),
+    Mutant(
+        "plan of half the weights",
+        "The blocks of a plan are weighed by a alone.",
+        "solve.transport.sinkhorn:Plan.block",
+        "self.b[..., None, :]",
+        "self.b[..., None, :].square()",
+        "x67_the_plan_is_the_projection",
+    ),
+)
+"""Every fault that a check is known to catch."""
+
+
+if __name__ == "__main__":
+    for each in MUTANTS:
+        if each.name in sys.argv[1:]:
+            sys.stdout.write(json.dumps(attempt(each).to_dict()) + "\n")
+            sys.stdout.flush()

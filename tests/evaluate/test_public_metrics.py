@@ -1,0 +1,139 @@
+"""Metrics agree with their public implementations where these are installed."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn import metrics as sklearn_metrics
+
+from monge.core.space import Space
+from monge.evaluate.disentangle import mutual
+from monge.evaluate.energy_distance import energy
+from monge.evaluate.forecasts import crps, normal_crps
+from monge.evaluate.predictions import TargetPrediction, of_classes, of_numbers
+from monge.evaluate.tabular import roc_area
+from monge.evaluate.text import bleu, chrf
+from monge.evaluate.tstr import explained
+from monge.prob.divergence import jensen_shannon, kl, wasserstein
+from monge.solve.transport.exact import exact, on_line
+
+RNG = np.random.default_rng(5)
+X, Y = RNG.normal(size=40), RNG.normal(0.4, 1.3, size=25)
+
+
+def tensor(x):
+    return torch.from_numpy(np.asarray(x, dtype=np.float64))
+
+
+def prediction(truth, **fields):
+    n = len(truth)
+    plain = dict.fromkeys(("mean", "mode", "low", "high", "below"), torch.zeros(n))
+    known = {"probabilities": torch.zeros(n, 0), "seen": torch.ones(n, dtype=torch.bool)}
+    return TargetPrediction(
+        level=0.9, truth=tensor(truth), **(plain | known | {"space": Space(kind="real")} | fields)
+    )
+
+
+def test_scores_of_classes_are_those_of_scikit_learn():
+    p = RNG.dirichlet(np.ones(4), size=60)
+    truth = RNG.integers(0, 4, size=60)
+    space = Space(kind="label", size=4)
+    found = of_classes(
+        prediction(truth, space=space, probabilities=tensor(p), mode=tensor(p.argmax(1)))
+    )
+    assert found["accuracy"].value == pytest.approx(
+        sklearn_metrics.accuracy_score(truth, p.argmax(1))
+    )
+    assert found["nll"].value == pytest.approx(sklearn_metrics.log_loss(truth, p), rel=1e-9)
+
+
+def test_scores_of_numbers_are_those_of_scikit_learn():
+    truth, mean = RNG.normal(size=(2, 50))
+    found = of_numbers(prediction(truth, mean=tensor(mean)))
+    error = sklearn_metrics.mean_squared_error(truth, mean)
+    assert found["rmse"].value == pytest.approx(error**0.5)
+    assert found["mae"].value == pytest.approx(sklearn_metrics.mean_absolute_error(truth, mean))
+    assert explained(tensor(mean), tensor(truth)).value == pytest.approx(
+        sklearn_metrics.r2_score(truth, mean)
+    )
+
+
+def test_areas_and_information_are_those_of_scikit_learn():
+    labels = np.r_[np.ones(len(X)), np.zeros(len(Y))]
+    area = sklearn_metrics.roc_auc_score(labels, np.r_[X, Y])
+    assert roc_area(tensor(X), tensor(Y)).value == pytest.approx(area)
+    a, b = RNG.integers(0, 3, size=(2, 100))
+    assert mutual(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(
+        sklearn_metrics.mutual_info_score(a, b), abs=1e-9
+    )
+
+
+def test_distances_on_a_line_are_those_of_scipy():
+    found = on_line(tensor(X), tensor(Y), 1.0)
+    assert float(found) == pytest.approx(scipy.stats.wasserstein_distance(X, Y))
+    whole = scipy.stats.energy_distance(X, Y) ** 2  # of the distributions that put 1/n on each
+    n, m = len(X), len(Y)
+    near = [np.abs(np.subtract.outer(x, x)).mean() for x in (X, Y)]
+    fair = whole - near[0] / (n - 1) - near[1] / (m - 1)  # pairs of a point with itself left out
+    assert energy(tensor(X)[:, None], tensor(Y)[:, None]).value == pytest.approx(fair)
+
+
+def test_divergences_are_those_of_scipy():
+    p, q = RNG.dirichlet(np.ones(6), size=2)
+    assert float(kl(tensor(p), tensor(q))) == pytest.approx(scipy.stats.entropy(p, q))
+    root = scipy.spatial.distance.jensenshannon(p, q)
+    assert float(jensen_shannon(tensor(p), tensor(q))) == pytest.approx(root**2)
+
+
+def test_the_crps_is_an_integral_of_squares():
+    truth = 0.3
+    grid = np.linspace(-12, 12, 400_001)
+    step = grid[1] - grid[0]
+    due = ((scipy.stats.norm(0.5, 1.2).cdf(grid) - (grid >= truth)) ** 2).sum() * step
+    scale, one = torch.ones(1).double(), torch.ones(1, 1, 1).double()
+    assert float(normal_crps(0.5 * one, 1.2 * one, truth * one, scale)) == pytest.approx(
+        due, abs=1e-4
+    )
+
+
+def test_transport_is_that_of_pot():
+    ot = pytest.importorskip("ot")
+    cost = np.abs(np.subtract.outer(X, Y))
+    even = [np.full(len(each), 1 / len(each)) for each in (X, Y)]
+    assert float(exact(tensor(cost)).cost) == pytest.approx(ot.emd2(*even, cost))
+    assert float(wasserstein(tensor(X)[:, None], tensor(Y)[:, None])) == pytest.approx(
+        ot.emd2(*even, cost)
+    )
+
+
+def test_text_scores_are_those_of_sacrebleu():
+    sacrebleu = pytest.importorskip("sacrebleu")
+    own = ["the cat sat on a mat", "it is raining today"]
+    true = ["the cat sat on the mat", "it rains today"]
+    assert bleu(own, true).value == pytest.approx(
+        sacrebleu.corpus_bleu(own, [true], tokenize="none").score, abs=0.5
+    )
+    assert chrf(own, true).value == pytest.approx(
+        sacrebleu.corpus_chrf(own, [true]).score, abs=0.5
+    )
+
+
+def test_the_crps_of_samples_is_that_of_properscoring():
+    properscoring = pytest.importorskip("properscoring")
+    draws, truth = tensor(X).reshape(-1, 1, 1, 1), torch.full((1, 1, 1), 0.3).double()
+    fair = crps(draws, truth, torch.ones(1).double())
+    n = len(X)
+    near = np.abs(np.subtract.outer(X, X)).mean() / 2
+    plain = float(fair) + near / (n - 1)
+    assert plain == pytest.approx(properscoring.crps_ensemble(0.3, X))
+
+
+def test_column_shapes_are_those_of_sdmetrics():
+    column_metrics = pytest.importorskip("sdmetrics.single_column")
+    a, b = RNG.integers(0, 4, size=(2, 200))
+    from pandas import Series
+
+    share = [torch.from_numpy(np.bincount(each, minlength=4) / 200) for each in (a, b)]
+    apart = float((share[0] - share[1]).abs().sum() / 2)
+    found = column_metrics.TVComplement.compute(Series(a), Series(b))
+    assert 1 - apart == pytest.approx(found)

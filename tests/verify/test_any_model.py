@@ -1,0 +1,128 @@
+"""Identities of every model hold on all of them, fitted ones included, and fail on broken ones."""
+
+import json
+
+import pytest
+import torch
+
+import monge
+from monge import registry
+from monge.cli.main import attempt
+from monge.core.abilities import Likelihood
+from monge.core.rng import make_generator
+from monge.verify import subjects
+from monge.verify.framework import hold, identities
+
+OURS = [each for each in identities() if each.listing.group == "any_model"]
+CLOSED = {
+    "autoregressive.count_table",
+    "baseline.chow_liu",
+    "baseline.gaussian",
+    "baseline.independent",
+    "baseline.mixture",
+    "predict.perceptron",
+    "sequence.linear_ar",
+    "transport.entropic_map",
+    "transport.sinkhorn_generator",  # a plan found to a tolerance
+    "sequence.direct_forecast",  # several losses
+}
+"""Models whose gradients are not examined."""
+
+
+def rows_of(members, prefix="x"):
+    return [
+        row
+        for each in OURS
+        if each.listing.name.startswith(prefix)
+        for row in hold(each, members, every=True)
+    ]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
+def test_they_hold_on_every_model(name):
+    members = list(subjects.small(name)[:2])
+    assert members
+    rows = rows_of(members)
+    assert not [row for row in rows if row.passed is False]
+    passed = {row.id for row in rows if row.passed}
+    assert passed >= {"X123"}
+    if name not in CLOSED and name not in ("adversarial.gan", "adversarial.wgan"):
+        assert "X119" in passed
+
+
+def made():
+    return subjects.subject(
+        "made", registry.find("made").smallest_config(subjects.SPACES[0]), subjects.SPACES[0]
+    )
+
+
+def failed(subject, prefix):
+    return {row.id for row in rows_of([subject], prefix) if row.passed is False}
+
+
+def test_a_likelihood_that_reads_other_rows_fails():
+    subject = made()
+    right = subject.model.likelihood
+    subject.model.likelihood = lambda batch: Likelihood(
+        right(batch).value - right(batch).value.mean(), "exact"
+    )
+    assert failed(subject, "x120") == {"X120"}
+
+
+def test_samples_that_ignore_the_generator_fail():
+    subject = made()
+    right, count = subject.model.sample, iter(range(100))
+    subject.model.sample = lambda n, given=None, options=None, generator=None: right(
+        n, given, options, make_generator(next(count))
+    )
+    assert failed(subject, "x121_samples") == {"X121"}
+    subject.model.sample = lambda n, *rest, **named: right(n) + 2
+    assert failed(subject, "x121_samples") == {"X121"}
+
+
+def test_a_state_that_is_not_saved_fails():
+    subject = made()
+    right, shift = subject.model.loss, torch.ones(())
+    subject.model.loss = lambda batch: {"nll": right(batch)["nll"] + shift}
+    assert failed(subject, "x123_rebuilt_models_have_the_same_loss") == {"X123"}
+
+
+FITTED = {
+    "autoregressive.made": ("digits", ("width=16",)),
+    "baseline.gaussian": ("moons", ()),
+    "latent.vae": ("digits", ("net.width=16",)),
+    "flow.coupling": ("moons", ("net.width=8", "layers=2")),
+    "diffusion.vdm": ("moons", ("net.width=16", "net.depth=2")),
+    "adversarial.gan": ("moons", ()),
+    "represent.contrastive": ("digits", ()),
+    "transport.sinkhorn_generator": ("moons", ()),
+    "predict.mlp": ("digits --given image", ()),
+    "sequence.rnn": ("digits", ("net.width=8",)),
+}
+"""A model of each family, the data it is fitted to, and settings that make it small."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("diffusion.vdm",) else [])
+        for name in FITTED
+    ],
+)
+def test_a_fitted_model_of_every_family_has_five_rows(name, capsys):
+    data, settings = FITTED[name]
+    data, _, given = data.partition(" --given ")
+    event = {"event": "label", "given": [given]} if given else {}
+    run = monge.fit(name, data, *settings, budget="3steps", **event)
+    capsys.readouterr()
+    assert attempt(["verify", str(run.folder), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert not [row for row in rows if row["passed"] is False]
+    assert sum(row["passed"] is True for row in rows) >= 5
+    assert all(len(row["skipped"].split()) > 2 for row in rows if row["skipped"])
+
+
+def test_every_family_is_fitted():
+    assert {name.partition(".")[0] for name in FITTED} == {
+        entry.name.partition(".")[0] for entry in registry.entries()
+    }
