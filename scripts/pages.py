@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,8 @@ def training_page() -> str:
         (code(f["field"]), code(f["default"]), explained(f))
         for f in field_rows(TrainConfig, "train.")
     ]
-    return f"# Training settings\n\nThe same for all models.\n\n{table(('setting', 'default', ''), rows)}"
+    settings = table(("setting", "default", ""), rows)
+    return f"# Training settings\n\nThe same for all models.\n\n{settings}"
 
 
 def models_page() -> str:
@@ -225,8 +227,9 @@ def identities_page() -> str:
     found = sorted(listed(), key=lambda each: (each.id[0] != "X", int(each.id[1:])))
     lines = [
         "# Identities",
-        "Statements of the theory that run: `monge verify X58` checks one on small models, `monge "
-        "verify RUN` those that apply to a model you trained. Each has a residual and a tolerance.",
+        "Statements of the theory that run: `monge verify X58` checks one on small models, "
+        "`monge verify RUN` those that apply to a model you trained. Each has a residual and a "
+        "tolerance.",
     ]
     last = ""
     for each in found:
@@ -246,30 +249,26 @@ def identities_page() -> str:
 # pages from files of the repository
 
 
-def readme_page() -> str:
-    """README.md as the start page: its links lead from docs/ on."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = text.replace("](docs/", "](").replace("](CONTRIBUTING.md", "](contributing.md")
-    return text.replace("](CHANGELOG.md", "](changes.md")
-
-
 def repository_page(name: str) -> str:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return text.replace("](docs/", "](").replace("](CHANGELOG.md", "](changes.md")
+    """A file beside docs/; its links lead from docs/ on."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+    for file, page in {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}.items():
+        text = text.replace(f"]({file}", f"]({page}")
+    return text
 
 
-def generated() -> dict[str, str]:
-    """Every page that is not a file of docs/, by its path."""
-    pages = {
-        "index.md": readme_page(),
-        "changes.md": repository_page("CHANGELOG.md"),
-        "contributing.md": repository_page("CONTRIBUTING.md"),
-        "commands.md": commands_page(),
-        "identities.md": identities_page(),
-        "models/index.md": models_page(),
-        "models/training.md": training_page(),
+def generated() -> dict[str, Callable[[], str]]:
+    """Every page that is not a file of docs/, by its path, and what writes it."""
+    pages: dict[str, Callable[[], str]] = {
+        "index.md": partial(repository_page, "README.md"),
+        "changes.md": partial(repository_page, "CHANGELOG.md"),
+        "contributing.md": partial(repository_page, "CONTRIBUTING.md"),
+        "commands.md": commands_page,
+        "identities.md": identities_page,
+        "models/index.md": models_page,
+        "models/training.md": training_page,
     }
-    return pages | {f"models/{e.name}.md": model_page(e) for e in registry.entries()}
+    return pages | {f"models/{e.name}.md": partial(model_page, e) for e in registry.entries()}
 
 
 # hooks of mkdocs
@@ -296,8 +295,8 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    for path, text in generated().items():
-        files.append(File.generated(config, path, content=text))
+    for path, write in generated().items():
+        files.append(File.generated(config, path, content=write()))
     return files
 
 
