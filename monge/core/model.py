@@ -74,8 +74,8 @@ class Defaults:
 class Model(Configured, nn.Module, abc.ABC):
     """A distribution p(x | given). Batch and Space are trees through `given`.
 
-    A subclass states its loss and inherits what it can do from the abilities; `monge fit mine.py DATA`
-    fits the one in a file.
+    A subclass states its loss and inherits what it can do from the abilities; `monge fit mine.py
+    DATA` fits the one in a file.
 
     Examples
     --------

@@ -571,9 +571,10 @@ class Run(SavedRun):
             self.view.decode(decoded(self, codes, given)), self.form if form is None else form
         )
 
-    def export(self, out: str | Path) -> dict[str, Any]:
-        """Write the network of the model as .pt2 or .onnx; returns its inputs."""
-        return export(self, Path(out))
+    def export(self, out: str | Path, what: str | None = None) -> dict[str, Any]:
+        """Write a function of the model as .pt2 or .onnx, and return its inputs: what="decode",
+        "predict", "score" or, for diffusion, "step"; by default the first that the model has."""
+        return export(self, Path(out), what)
 
     def evaluate(
         self, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None
