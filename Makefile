@@ -1,7 +1,7 @@
 # make demo   the main job on the bundled digits        make test    the whole suite
 PY = .venv/bin/python
 
-.PHONY: install demo test test-slow verify lint bench
+.PHONY: install demo test test-slow verify lint bench docs
 install:
 	@scripts/bootstrap
 
@@ -17,6 +17,11 @@ test-slow: install
 verify: install
 	@OMP_NUM_THREADS=1 $(PY) -m monge verify --all
 	@OMP_NUM_THREADS=1 $(PY) -m monge verify --mutants
+
+docs: install  # build/site; open its index.html, no server needed
+	@$(PY) -c 'import latex2mathml, material, mkdocstrings' 2>/dev/null || \
+	  .venv/bin/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --clean --strict
 
 lint: install
 	@.venv/bin/ruff check .

@@ -89,7 +89,16 @@ def row_keys(rows: Tensor) -> Tensor:
 
 class Estimator(TransformerMixin, BaseEstimator):
     """A density p(x) over the columns of X; or, for a predictor, p(y | x) of classes or of a
-    number."""
+    number.
+
+    Examples
+    --------
+    >>> import monge
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> monge.Estimator("gaussian").fit(X).sample(3).shape
+    (3, 4)
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Export the network step of a model for other programs (torch.export or ONNX)
+"""Export a model for other programs: torch.export, ONNX or a Hugging Face folder
 
 The suffix of -o decides: .pt2 is read by torch.export.load, .onnx by any ONNX runtime.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from ..core.errors import UsageError
 from ._output import Console, Output, common
 
 
@@ -18,14 +19,28 @@ from ._output import Console, Output, common
     "-o",
     "--out",
     type=Output(".pt2", ".onnx"),
-    required=True,
     help="File: .pt2, or .onnx with the extra monge[onnx].",
 )
+@click.option(
+    "--what",
+    type=click.Choice(["step", "decode", "predict", "score"]),
+    help="Function to write; by default the first of these that the model has.",
+)
+@click.option(
+    "--to",
+    type=(click.Choice(["hf"]), click.Path(path_type=Path)),
+    metavar="hf DIR",
+    help="Write a folder for the Hugging Face hub instead: weights, settings and a card; "
+    "`monge.load(DIR)` reads it.",
+)
 @common
-def command(console: Console, run: str, out: Path) -> None:
-    """Write the step of RUN's model, and print its inputs.
+def command(
+    console: Console, run: str, out: Path | None, what: str | None, to: tuple[str, Path] | None
+) -> None:
+    """Write a function of RUN's model, and print its inputs, for any number of rows.
 
-    For a model with a decoder the step is (z, *given) -> x, in data units; for diffusion it is
+    decode is (z, *given) -> x, in data units; predict is (*given) -> the mean, or probabilities;
+    score is (x, *given) -> log p in nats, if it is exact. For diffusion, step is
     (z, t, s, noise, *given) -> (z at s < t, x): z and noise are (rows, D), t and s (rows,),
     conditions come in the order of the run, a text followed by its length. This loop computes the
     same samples as `monge sample RUN sampler=ddim steps=50`:
@@ -40,8 +55,19 @@ def command(console: Console, run: str, out: Path) -> None:
     """
     from ..run import run as runs
 
-    result = runs.load(run).export(out)
+    if (out is None) == (to is None) or (to and what):
+        raise UsageError("expected -o FILE, or --to hf DIR alone; give one of them")
+    if to is not None:
+        from ..run.hub import export_to_hub
+
+        folder = export_to_hub(runs.load(run), to[1])
+        console.result({"run": run, **folder}, f"{folder['folder']}: {', '.join(folder['files'])}")
+        return
+    assert out is not None
+    result = runs.load(run).export(out, what)
     lines = [
         f"  {name}: {' x '.join(map(str, shape))}" for name, shape in result["inputs"].items()
     ]
-    console.result({"run": run, **result}, "\n".join([result["file"], *lines]))
+    console.result(
+        {"run": run, **result}, "\n".join([f"{result['file']}: {result['function']}", *lines])
+    )

@@ -14,7 +14,8 @@ import click
 
 from ..core.errors import UsageError
 from ..train.cost_description import describe_cost
-from ._output import SEED, THREADS, Console, common, gather_files
+from . import _config_file
+from ._output import SEED, THREADS, Console, Output, common, gather_files
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -79,8 +80,25 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Use torch.compile for the losses: slow to start, faster for long fits.",
 )
+@click.option(
+    "--config",
+    "stored",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    is_eager=True,
+    callback=_config_file.set_defaults,
+    metavar="FILE",
+    help="Take MODEL, DATA, options and settings from this YAML file; what is typed comes first.",
+)
+@click.option(
+    "--save-config",
+    type=Output(".yaml", ".yml"),
+    metavar="FILE",
+    help="Write MODEL, DATA, options and settings to this file, for --config.",
+)
 @common
+@click.pass_context
 def command(
+    context: click.Context,
     console: Console,
     model: str | None,
     data: str | None,
@@ -99,6 +117,8 @@ def command(
     threads: int,
     workers: int,
     compiled: bool,
+    stored: dict[str, Any],
+    save_config: Path | None,
 ) -> None:
     """Train MODEL on DATA (a built-in name, a file or a folder).
 
@@ -110,6 +130,17 @@ def command(
     from ..train import distributed
     from ..train.budget import Budget
 
+    if stored and not resume:
+        words = [word for word in (model, data, *settings) if word is not None]
+        model, data, settings = _config_file.merge(stored, words)
+    if save_config and model and data:
+        given_options = {
+            key: context.params[name]
+            for key, name in _config_file.OPTIONS.items()
+            if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        }
+        _config_file.write(save_config, model, data, settings, given_options)
+        console.note(f"settings written to {save_config}")
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
     if workers > 1 and not dry_run:
@@ -119,6 +150,7 @@ def command(
     if resume:
         extra = [*filter(None, (model, data, *settings)), *given, *target]
         extra += ["--out"] * bool(out) + ["--ensemble"] * bool(ensemble) + ["--bag"] * bag
+        extra += ["--config"] * bool(stored)
         if extra:
             raise UsageError(
                 f"--resume takes the model and data from the run; remove {str(extra[0])!r} "

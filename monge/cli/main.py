@@ -13,14 +13,16 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
+from .. import registry
 from ..core.errors import LostWorkerError, MongeError, nearest, shorten_words
 from ..core.memory import gigabytes, is_out_of_memory, memory_limit
-from ..registry import error_in_user_file
 
 FOLDER = Path(__file__).parent
 COLLECT_AFTER = 50_000, 5, 2
@@ -39,6 +41,40 @@ def summary(path: Path) -> str:
     return (doc or "").partition("\n")[0]
 
 
+class Named(click.ParamType):
+    """Text of which shells complete the known values."""
+
+    name = "text"
+
+    def __init__(self, known: Callable[[], Iterable[str]]) -> None:
+        self.known = known
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(each) for each in self.known() if each.startswith(incomplete)]
+
+
+def model_names() -> Iterator[str]:
+    """Models as one types them, with and without their family."""
+    for entry in registry.entries():
+        yield entry.name.partition(".")[2]
+        yield entry.name
+
+
+def run_names() -> Iterator[str]:
+    from ..run import storage
+
+    return (place.name for place in storage.listing())
+
+
+COMPLETIONS = {
+    **dict.fromkeys(("run", "runs", "resume"), Named(run_names)),
+    **dict.fromkeys(("model", "name"), Named(model_names)),
+}
+"""Parameters of commands whose values shells complete."""
+
+
 class CommandGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands())
@@ -46,7 +82,11 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in commands():
             return None
-        return importlib.import_module(f"monge.cli.{name}").command
+        command = importlib.import_module(f"monge.cli.{name}").command
+        for parameter in command.params:
+            if parameter.type is click.STRING and parameter.name in COMPLETIONS:
+                parameter.type = COMPLETIONS[parameter.name]
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         if args[0] not in commands() and not args[0].startswith("-"):
@@ -203,7 +243,7 @@ def with_remedy(error: click.UsageError) -> str:
 
 
 def internal_error(error: Exception) -> str:
-    return error_in_user_file(error) or (
+    return registry.error_in_user_file(error) or (
         f"internal error ({type(error).__name__}: {error}); rerun with --debug for a traceback"
     )
 

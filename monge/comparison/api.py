@@ -69,8 +69,9 @@ def compare(
     Examples
     --------
     >>> import monge
-    >>> board = monge.compare("iris", "made", "gaussian", budget="10s")
-    >>> board.frame
+    >>> board = monge.compare("iris", "mixture", budget="3epochs")
+    >>> set(board.frame["model"]) >= {"baseline.mixture", "baseline.independent"}
+    True
     """
     names = [name for name in models if "=" not in name]
     settings = [setting for setting in models if "=" in setting]

@@ -33,6 +33,13 @@ class Likelihood:
     kind: exact; bound: a lower bound, in expectation; estimate: unbiased or consistent. `stderr`
     (B,) is the Monte-Carlo error of each row, if known; the last field describes the estimator:
     number of samples, tolerance.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from monge import Likelihood
+    >>> Likelihood(torch.zeros(3), "bound").kind
+    'bound'
     """
 
     value: Tensor  # (B,)
@@ -43,7 +50,14 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem found by diagnostics, and its remedy."""
+    """A problem found by diagnostics, and its remedy.
+
+    Examples
+    --------
+    >>> import monge
+    >>> monge.Finding("collapse", "no code is used", "lower beta").remedy
+    'lower beta'
+    """
 
     name: str
     sentence: str
@@ -51,7 +65,14 @@ class Finding:
 
 
 class Ability(abc.ABC):
-    """Base of all abilities, with the words that users read for them."""
+    """Base of all abilities, with the words that users read for them.
+
+    Examples
+    --------
+    >>> from monge import Ability, registry
+    >>> issubclass(registry.find("made"), Ability)
+    True
+    """
 
     ability: ClassVar[str]
     """The name in listings and JSON, unique."""
@@ -60,7 +81,15 @@ class Ability(abc.ABC):
 
 
 class CanSample(Ability):
-    """Samples x ~ p(x | given)."""
+    """Samples x ~ p(x | given).
+
+    Examples
+    --------
+    >>> import monge
+    >>> model = monge.fit("gaussian", "iris", progress=False).model
+    >>> model.sample(3).shape
+    torch.Size([3, 4])
+    """
 
     ability = "sample"
     task = "sample"
@@ -80,7 +109,16 @@ class CanSample(Ability):
 
 
 class HasLikelihood(Ability):
-    """Computes log p(x | given)."""
+    """Computes log p(x | given).
+
+    Examples
+    --------
+    >>> import monge
+    >>> model = monge.fit("gaussian", "iris", progress=False).model
+    >>> found = model.likelihood(model.sample(3))
+    >>> found.kind, found.value.shape
+    ('exact', torch.Size([3]))
+    """
 
     ability = "log-likelihood"
     task = "compute log-likelihoods"
@@ -102,7 +140,14 @@ class HasLikelihood(Ability):
 
 
 class HasTerms(HasLikelihood):
-    """A likelihood bound that is a sum of named terms."""
+    """A likelihood bound that is a sum of named terms.
+
+    Examples
+    --------
+    >>> from monge import HasTerms, registry
+    >>> issubclass(registry.find("vae"), HasTerms)
+    True
+    """
 
     ability = "bound terms"
     task = "split its bound into terms"
@@ -118,7 +163,14 @@ class HasTerms(HasLikelihood):
 
 
 class HasConditionals(Ability):
-    """An autoregressive model: log p(x) = sum_i log p(x_i | x_<i) in some order."""
+    """An autoregressive model: log p(x) = sum_i log p(x_i | x_<i) in some order.
+
+    Examples
+    --------
+    >>> from monge import HasConditionals, registry
+    >>> issubclass(registry.find("made"), HasConditionals)
+    True
+    """
 
     ability = "conditionals"
     task = "compute the conditional of each entry"
@@ -155,7 +207,14 @@ class HasConditionals(Ability):
 
 
 class HasSubsets(Ability):
-    """Predicts every entry from any subset of the others."""
+    """Predicts every entry from any subset of the others.
+
+    Examples
+    --------
+    >>> from monge import HasSubsets, registry
+    >>> issubclass(registry.find("deep_nade"), HasSubsets)
+    True
+    """
 
     ability = "any order"
     task = "predict entries from any subset of the others"
@@ -174,6 +233,12 @@ class HasPosterior(Ability):
 
     z holds all latent variables: the concatenated levels of a hierarchy, the codes of the steps of
     a sequence. Other inputs of the prior (conditions, earlier steps) come from the batch.
+
+    Examples
+    --------
+    >>> from monge import HasPosterior, registry
+    >>> issubclass(registry.find("vae"), HasPosterior)
+    True
     """
 
     ability = "posterior"
@@ -206,6 +271,12 @@ class HasLevels(HasPosterior):
     """Latent codes in levels or steps, whose KL terms add up by the chain rule:
 
     KL(q(z | x) || p(z)) = sum_t E_q KL(q(z_t | z_<t, x) || p(z_t | z_<t)).
+
+    Examples
+    --------
+    >>> from monge import HasLevels, registry
+    >>> issubclass(registry.find("hvae"), HasLevels)
+    True
     """
 
     ability = "latent levels"
@@ -223,6 +294,12 @@ class HasBijection(Ability):
 
     Events are flattened, y (B, D), in the units of the data; integers are dequantised over
     [y, y + 1).
+
+    Examples
+    --------
+    >>> from monge import HasBijection, registry
+    >>> issubclass(registry.find("maf"), HasBijection)
+    True
     """
 
     ability = "inverse"
@@ -251,7 +328,14 @@ class HasBijection(Ability):
 
 class HasDiscriminator(Ability):
     """A model trained against a discriminator D, whose optimum is p_data / (p_data + p_model), so
-    that D / (1 - D) is the density ratio."""
+    that D / (1 - D) is the density ratio.
+
+    Examples
+    --------
+    >>> from monge import HasDiscriminator, registry
+    >>> issubclass(registry.find("gan"), HasDiscriminator)
+    True
+    """
 
     ability = "discriminator"
     task = "compare data with samples by a discriminator"
@@ -267,7 +351,14 @@ class HasDiscriminator(Ability):
 
 
 class HasCritic(Ability):
-    """A model trained against a critic f with a bounded Lipschitz constant."""
+    """A model trained against a critic f with a bounded Lipschitz constant.
+
+    Examples
+    --------
+    >>> from monge import HasCritic, registry
+    >>> issubclass(registry.find("wgan"), HasCritic)
+    True
+    """
 
     ability = "critic"
     task = "compare data with samples by a critic"
@@ -282,6 +373,15 @@ class HasCritic(Ability):
 
 
 class CanEncode(Ability):
+    """Encodes rows as latent codes.
+
+    Examples
+    --------
+    >>> from monge import CanEncode, registry
+    >>> issubclass(registry.find("vae"), CanEncode)
+    True
+    """
+
     ability = "encode"
     task = "encode rows"
 
@@ -293,6 +393,15 @@ class CanEncode(Ability):
 
 
 class CanDecode(Ability):
+    """Decodes latent codes to events.
+
+    Examples
+    --------
+    >>> from monge import CanDecode, registry
+    >>> issubclass(registry.find("vae"), CanDecode)
+    True
+    """
+
     ability = "decode"
     task = "decode latent codes"
 
@@ -304,6 +413,15 @@ class CanDecode(Ability):
 
 
 class HasScore(Ability):
+    """Computes the gradient of log p, also of noised rows at a time t.
+
+    Examples
+    --------
+    >>> from monge import HasScore, registry
+    >>> issubclass(registry.find("score_sde"), HasScore)
+    True
+    """
+
     ability = "gradient of log p"
     task = "compute the gradient of log p"
 
@@ -313,6 +431,15 @@ class HasScore(Ability):
 
 
 class HasMean(Ability):
+    """Predicts E[x | given].
+
+    Examples
+    --------
+    >>> from monge import HasMean, registry
+    >>> issubclass(registry.find("predict.mlp"), HasMean)
+    True
+    """
+
     ability = "mean"
     task = "predict means"
 
@@ -322,6 +449,15 @@ class HasMean(Ability):
 
 
 class HasMode(Ability):
+    """Predicts the most probable x given the conditions.
+
+    Examples
+    --------
+    >>> from monge import HasMode, registry
+    >>> issubclass(registry.find("predict.mlp"), HasMode)
+    True
+    """
+
     ability = "mode"
     task = "predict the most probable value"
 
@@ -331,6 +467,15 @@ class HasMode(Ability):
 
 
 class HasAttention(Ability):
+    """Shows which steps of the condition each step of x attends to.
+
+    Examples
+    --------
+    >>> from monge import HasAttention, registry
+    >>> issubclass(registry.find("transformer"), HasAttention)
+    True
+    """
+
     ability = "attention"
     task = "show attention weights"
 
@@ -341,6 +486,15 @@ class HasAttention(Ability):
 
 
 class HasMarginals(Ability):
+    """Predicts the distribution of each entry given the conditions.
+
+    Examples
+    --------
+    >>> from monge import HasMarginals, registry
+    >>> issubclass(registry.find("predict.mlp"), HasMarginals)
+    True
+    """
+
     ability = "predict"
     task = "predict targets"
 
@@ -350,6 +504,18 @@ class HasMarginals(Ability):
 
 
 class CanComplete(Ability):
+    """Samples the values of rows that are not observed given the others.
+
+    Examples
+    --------
+    >>> import monge
+    >>> model = monge.fit("gaussian", "iris", progress=False).model
+    >>> x = model.sample(2)
+    >>> hidden = monge.Batch(x, observed=x > x.mean())
+    >>> bool((model.complete(hidden) == x)[hidden.observed].all())
+    True
+    """
+
     ability = "complete"
     task = "complete rows"
 
@@ -366,6 +532,15 @@ class CanComplete(Ability):
 
 
 class CanTransfer(Ability):
+    """Carries rows over to other conditions, with the same codes.
+
+    Examples
+    --------
+    >>> from monge import CanTransfer, registry
+    >>> issubclass(registry.find("cflow"), CanTransfer)
+    True
+    """
+
     ability = "transfer"
     task = "transfer rows to other conditions"
 
@@ -376,7 +551,14 @@ class CanTransfer(Ability):
 
 
 class CanEnlarge(Ability):
-    """Super-resolution: samples images given low-resolution ones, the condition `source`."""
+    """Super-resolution: samples images given low-resolution ones, the condition `source`.
+
+    Examples
+    --------
+    >>> from monge import CanEnlarge, registry
+    >>> issubclass(registry.find("superres"), CanEnlarge)
+    True
+    """
 
     ability = "enlarge"
     task = "enlarge images"
@@ -391,6 +573,15 @@ class CanEnlarge(Ability):
 
 
 class CanStream(Ability):
+    """Shows samples as they come about.
+
+    Examples
+    --------
+    >>> from monge import CanStream, registry
+    >>> issubclass(registry.find("ddpm"), CanStream)
+    True
+    """
+
     ability = "stream"
     task = "stream samples"
 
@@ -406,6 +597,15 @@ class CanStream(Ability):
 
 
 class CanDiagnose(Ability):
+    """Finds problems of its fit.
+
+    Examples
+    --------
+    >>> from monge import CanDiagnose, registry
+    >>> issubclass(registry.find("vae"), CanDiagnose)
+    True
+    """
+
     ability = "diagnose"
     task = "diagnose its fit"
 
@@ -415,6 +615,15 @@ class CanDiagnose(Ability):
 
 
 class CanExport(Ability):
+    """Has a step of its own to export.
+
+    Examples
+    --------
+    >>> from monge import CanExport, registry
+    >>> issubclass(registry.find("ddpm"), CanExport)
+    True
+    """
+
     ability = "export"
     task = "be exported"
 

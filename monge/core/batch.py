@@ -15,7 +15,16 @@ from .space import Space
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of events in the units of the data, each with its conditions."""
+    """Rows of events in the units of the data, each with its conditions.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from monge import Batch
+    >>> batch = Batch(torch.zeros(5, 4), given={"label": Batch(torch.arange(5))})
+    >>> len(batch[:2]), batch[:2].given["label"].x
+    (2, tensor([0, 1]))
+    """
 
     x: Tensor  # (B, *event)
     given: Mapping[str, Batch] = field(default_factory=dict)

@@ -150,7 +150,14 @@ def fillers(kind: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Range:
-    """Limits of a number: `low` <= value <= `high`; `open` excludes the lower limit."""
+    """Limits of a number: `low` <= value <= `high`; `open` excludes the lower limit.
+
+    Examples
+    --------
+    >>> import monge
+    >>> monge.Range(0, 1).admits(2)
+    False
+    """
 
     low: float | None = None
     high: float | None = None
@@ -168,14 +175,31 @@ class Range:
 
 @dataclass(frozen=True)
 class RunRef:
-    """Reference to another run by its directory; its model is passed to the constructor."""
+    """Reference to another run by its directory; its model is passed to the constructor.
+
+    Examples
+    --------
+    >>> import monge
+    >>> monge.RunRef("runs/contrastive-digits").run
+    'runs/contrastive-digits'
+    """
 
     run: str
 
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Config:
-    """A frozen dataclass validated by its annotations."""
+    """A frozen dataclass validated by its annotations.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from monge import Config, Range
+    >>> class Net(Config):
+    ...     width: Annotated[int, Range(1)] = 64
+    >>> Net(width=8).width
+    8
+    """
 
     owner: ClassVar[type]
     tag: ClassVar[str] = ""

@@ -16,7 +16,17 @@ MAX_SEED = 2**63 - 1
 
 
 class MongeError(Exception):
-    """Base of all errors shown to users."""
+    """Base of all errors shown to users.
+
+    Examples
+    --------
+    >>> import monge
+    >>> try:
+    ...     monge.load("no-such-run")
+    ... except monge.MongeError as error:
+    ...     print(type(error).__name__, error.code)
+    RunError 1
+    """
 
     code = 1
 
@@ -26,14 +36,34 @@ class MongeError(Exception):
 
 
 class UsageError(MongeError, ValueError):
-    """Arguments of a command or a call are wrong."""
+    """Arguments of a command or a call are wrong.
+
+    Examples
+    --------
+    >>> import monge
+    >>> try:
+    ...     monge.fit("no-such-model", "iris")
+    ... except monge.UsageError as error:
+    ...     print(type(error).__name__, error.code)
+    UsageError 2
+    """
 
     code = 2
 
 
 class DataError(MongeError, ValueError):
     """The data cannot be read, or is not suitable for the request; `settings` are those of the
-    data, such as drop=a, under which they can."""
+    data, such as drop=a, under which they can.
+
+    Examples
+    --------
+    >>> import monge
+    >>> try:
+    ...     monge.fit("transformer", "iris")
+    ... except monge.DataError as error:
+    ...     print(type(error).__name__, error.code)
+    DataError 1
+    """
 
     def __init__(self, sentence: str, *settings: str) -> None:
         super().__init__(sentence)
@@ -41,7 +71,17 @@ class DataError(MongeError, ValueError):
 
 
 class RunError(MongeError, RuntimeError):
-    """A run directory is missing, damaged, locked or of another format."""
+    """A run directory is missing, damaged, locked or of another format.
+
+    Examples
+    --------
+    >>> import monge
+    >>> try:
+    ...     monge.load("no-such-run")
+    ... except monge.RunError as error:
+    ...     print(type(error).__name__, error.code)
+    RunError 1
+    """
 
 
 class LostWorkerError(RunError):
@@ -49,7 +89,14 @@ class LostWorkerError(RunError):
 
 
 class DivergenceError(MongeError, ArithmeticError):
-    """Training produced a value that is not finite."""
+    """Training produced a value that is not finite.
+
+    Examples
+    --------
+    >>> import monge
+    >>> issubclass(monge.DivergenceError, ArithmeticError)
+    True
+    """
 
 
 MAX_CHOICES, NEAREST_CHOICES = 12, 5

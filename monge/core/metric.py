@@ -15,7 +15,14 @@ FIELDS = ("value", "kind", "stderr", "unit")
 @dataclass(frozen=True)
 class Metric:
     """A mean over rows with its standard error. Log-likelihoods (nats) are better when higher, a
-    distance and a loss are better when lower."""
+    distance and a loss are better when lower.
+
+    Examples
+    --------
+    >>> import monge
+    >>> monge.Metric(-2.0, "exact").better_than(monge.Metric(-3.0, "exact"))
+    True
+    """
 
     value: float
     kind: MetricKind

@@ -31,6 +31,14 @@ class Update:
 
     Without params the update is closed-form (EM, counting, clipping): `loss` changes the model's
     state and its values are only logged.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from monge import Update
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> Update("only", lambda batch: {"nll": w.sum()}, [w]).repeat
+    1
     """
 
     name: str
@@ -49,6 +57,13 @@ class Defaults:
 
     `data` are overrides of data.* that concern training batches only, such as
     "augment=shift2,rotate10" or "balance=true"; those of the user take precedence.
+
+    Examples
+    --------
+    >>> from monge import Space, registry
+    >>> made = registry.find("made")
+    >>> made.defaults(Space(kind="real", shape=(4,), rows=100)).train.lr > 0
+    True
     """
 
     config: BaseConfig
@@ -57,7 +72,18 @@ class Defaults:
 
 
 class Model(Configured, nn.Module, abc.ABC):
-    """A distribution p(x | given). Batch and Space are trees through `given`."""
+    """A distribution p(x | given). Batch and Space are trees through `given`.
+
+    A subclass states its loss and inherits what it can do from the abilities; `monge fit mine.py
+    DATA` fits the one in a file.
+
+    Examples
+    --------
+    >>> import monge
+    >>> model = monge.fit("gaussian", "iris", progress=False).model
+    >>> isinstance(model, monge.Model), model.space.shape
+    (True, (4,))
+    """
 
     events: ClassVar[set[str]] = set()
     """Kinds of event it supports: a literal, since the registry reads it without importing."""

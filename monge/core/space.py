@@ -31,6 +31,12 @@ class Space(Config):
     real: any number; binary: 0 or 1; levels: ordered integers 0..size-1; label: names without
     order, coded 0..size-1; counts: integers without limits; tokens: symbols 0..size-1 in a
     sequence; columns: a table row (D,), each column with a Space of its own.
+
+    Examples
+    --------
+    >>> import monge
+    >>> monge.Space(kind="levels", shape=(1, 8, 8), size=17).dims
+    64
     """
 
     tag = "data/space"

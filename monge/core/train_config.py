@@ -11,7 +11,14 @@ from .errors import UsageError
 
 
 class OptimiserConfig(Config):
-    """Settings of the optimiser of one update."""
+    """Settings of the optimiser of one update.
+
+    Examples
+    --------
+    >>> import monge
+    >>> monge.OptimiserConfig(optimiser="sgd", lr=0.1).lr
+    0.1
+    """
 
     tag = "train/optimiser"
     aliases = {
@@ -59,7 +66,14 @@ class OptimiserConfig(Config):
 
 
 class TrainConfig(OptimiserConfig):
-    """All training settings but the budget."""
+    """All training settings but the budget.
+
+    Examples
+    --------
+    >>> import monge
+    >>> monge.TrainConfig(batch_size=32, patience=5).batch_size
+    32
+    """
 
     tag = "train/settings"
     aliases = OptimiserConfig.aliases | {

@@ -41,6 +41,13 @@ def write_report(what: str | Path | Run, out: str | Path | None = None) -> Path:
     -------
     Path
         The file.
+
+    Examples
+    --------
+    >>> import monge
+    >>> run = monge.fit("gaussian", "iris", progress=False)
+    >>> monge.write_report(run).name
+    'report.html'
     """
     out = None if out is None else storage.check_output_path(Path(out))
     name: Any = getattr(what, "folder", what)

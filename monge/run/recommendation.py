@@ -129,8 +129,8 @@ def describe(what: Any, *settings: str, **fields: Any) -> Description:
     Examples
     --------
     >>> import monge
-    >>> monge.describe("iris").recommended[0].models[0]
-    'baseline.chow_liu'
+    >>> "mixture" in str(monge.describe("iris").recommended)
+    True
     """
     words = [each.removeprefix("data.") for each in (*settings, *as_settings(fields))]
     plain = what if isinstance(what, str | Path) else as_pandas(what)

@@ -266,14 +266,30 @@ def fit(
 def load(name: str | Path, compute: ComputeConfig | None = None) -> Run:
     """Load a run by path or by name.
 
-    >>> run = monge.load("made-iris")
-    >>> run.sample(5, seed=1)
+    Examples
+    --------
+    >>> import monge
+    >>> name = monge.fit("gaussian", "iris", name="mine", progress=False).folder.name
+    >>> monge.load(name).sample(5, seed=1).shape
+    (5, 4)
     """
     return Run(storage.locate(name), compute or ComputeConfig())
 
 
 class Run(SavedRun):
-    """A run directory: train its model, sample from it, score and predict with it."""
+    """A run directory: train its model, sample from it, score and predict with it.
+
+    `monge.fit` makes one and `monge.load` reads one; the folder is all there is.
+
+    Examples
+    --------
+    >>> import monge
+    >>> run = monge.fit("gaussian", "iris", progress=False)
+    >>> len(run.sample(5)), run.log_likelihood().kind
+    (5, 'exact')
+    >>> sorted(run.evaluate())[0]
+    'bits_per_dim'
+    """
 
     trainer: Trainer | None = None  # the one that `start` built, until `train` takes it
     form: Any = None  # a frame without rows of the library that samples are given in
@@ -638,9 +654,10 @@ class Run(SavedRun):
             self.view.decode(decoded(self, codes, given)), self.form if form is None else form
         )
 
-    def export(self, out: str | Path) -> dict[str, Any]:
-        """Write the network of the model as .pt2 or .onnx; returns its inputs."""
-        return export(self, Path(out))
+    def export(self, out: str | Path, what: str | None = None) -> dict[str, Any]:
+        """Write a function of the model as .pt2 or .onnx, and return its inputs: what="decode",
+        "predict", "score" or, for diffusion, "step"; by default the first that the model has."""
+        return export(self, Path(out), what)
 
     def evaluate(
         self, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None

@@ -158,7 +158,7 @@ class SavedRun:
     def summary(self) -> dict[str, str]:
         """What the run is and how far it is trained, in short."""
         found = {"model": self.title, "data": f"{self.space}, {self.space.rows} training rows"}
-        if not (self.folder / "best.safetensors").exists():
+        if not self.weights.exists():
             return {**found, "training": "not trained"}
         result = self.result
         steps = f"{result['step']} step{'s' * (result['step'] != 1)}"
@@ -223,23 +223,29 @@ class SavedRun:
         helpers = {field: self.folder / "parts" / field for field, _ in submodels(self.config)}
         return build(self.config, self.space, self.metadata["seed"], self.compute, helpers)
 
+    @property
+    def weights(self) -> Path:
+        """The file of the best weights; in a folder for a model hub it has another name."""
+        own, shared = self.folder / "best.safetensors", self.folder / storage.SHARED_WEIGHTS
+        return shared if shared.exists() and not own.exists() else own
+
     @cached_property
     def model(self) -> Model:
         """The model with its best weights, in evaluation mode."""
-        tensors, _ = checkpoint.load(self.folder / "best.safetensors")
+        tensors, _ = checkpoint.load(self.weights)
         with naming_file(self.folder / "run.json"):
             model = self.build()
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:
             raise RunError(
-                f"{self.folder / 'best.safetensors'} does not fit run.json ("
+                f"{self.weights} does not fit run.json ("
                 f"{str(error).splitlines()[0]}); the run is damaged"
             ) from error
         for name, parameter in model.named_parameters():
             if not bool(parameter.isfinite().all()):
                 raise RunError(
-                    f"{self.folder / 'best.safetensors'}: expected finite weights, found others "
+                    f"{self.weights}: expected finite weights, found others "
                     f"in {name}; the run is damaged: restore the file from a copy, or fit again"
                 )
         return model.eval()
@@ -302,7 +308,7 @@ class SavedRun:
     @property
     def result(self) -> dict[str, Any]:
         """Of the best weights: step, held-out score, seconds, and why training stopped."""
-        return checkpoint.about(self.folder / "best.safetensors")
+        return checkpoint.about(self.weights)
 
     def source(self, what: Any = None) -> Dataset:
         """The run's own data, checked to be unchanged, or other data read with its fields."""

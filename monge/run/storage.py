@@ -140,6 +140,10 @@ TRASH = ".trash"
 """Directory beside the runs that deleted runs are moved to."""
 
 
+SHARED_WEIGHTS = "model.safetensors"
+"""The weights in a folder for a model hub."""
+
+
 def home() -> Path:
     """The directory of runs: MONGE_RUNS, or runs/."""
     return Path(os.environ.get("MONGE_RUNS", "runs"))

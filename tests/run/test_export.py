@@ -56,12 +56,56 @@ def test_a_decoder_is_exported(tmp_path):
     torch.testing.assert_close(found, run.model.decode(z))
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "what", "options"),
+    [
+        ("coupling", "moons", "decode", {"layers": 2}),
+        ("coupling", "moons", "score", {"layers": 2}),
+        ("made", "moons", "score", {"width": 8}),
+        ("predict.mlp", "iris", "predict", {"target": "label"}),
+    ],
+)
+def test_functions_are_exported_for_any_number_of_rows(model, data, what, options, tmp_path):
+    run = monge.fit(model, data, budget="2steps", out=tmp_path / "run", **options)
+    described = run.export(tmp_path / "net.pt2", what)
+    assert described["function"] == what
+    assert all(shape[0] == "rows" for shape in described["inputs"].values())
+    function = torch.export.load(tmp_path / "net.pt2").module()
+    own = run.model
+    if what == "predict":
+        x = run.split(None, "test").whole()
+        found, expected = function(*(part.x for part in x.given.values())), own.mean(x.given)
+    elif what == "score":
+        x = run.split(None, "test").whole().x[:7]
+        found, expected = function(x), own.log_prob(x)
+    else:
+        z = torch.randn(7, 2, generator=make_generator(0))
+        found, expected = function(z), own.decode(z)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_traced_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    """A file whose outputs differ, or that only takes the rows of the example, is not written."""
+    run = monge.fit("vae", "moons", "latent=2", budget="2steps", out=tmp_path / "vae")
+    out = tmp_path / "net.pt2"
+    own = type(run.model).decode
+    monkeypatch.setattr(
+        type(run.model), "decode", lambda self, z, g: own(self, z, g) * len(z.tolist())
+    )
+    with pytest.raises(UsageError, match=r"latent\.vae.*decode"):
+        run.export(out)
+    monkeypatch.setattr(type(run.model), "decode", own)
+    with pytest.raises(UsageError, match="bound"):
+        run.export(out, "score")
+    assert not out.exists()
+
+
 def test_unsupported_exports_are_refused(ddpm, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"\.txt.*\.pt2"):
         ddpm.export(tmp_path / "net.txt")
     made = monge.fit("made", "moons", "width=8", budget="2steps", out=tmp_path / "made")
-    with pytest.raises(UsageError, match=r"autoregressive\.made.*diffusion\."):
-        made.export(tmp_path / "net.pt2")
+    with pytest.raises(UsageError, match=r"autoregressive\.made.*latent\."):
+        made.export(tmp_path / "net.pt2", "decode")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UsageError, match=r"monge\[onnx\].*\.pt2"):
         ddpm.export(tmp_path / "net.onnx")

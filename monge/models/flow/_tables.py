@@ -204,6 +204,8 @@ class TableCells(nn.Module):
         return cell, start, end, rest, log_width, beyond
 
     def check_codes(self, codes: Tensor) -> None:
+        if torch.compiler.is_compiling():  # values are not known while a network is traced
+            return
         wrong = ~((codes >= 0) & (codes < self.size[self.coded]))  # NaN is wrong too
         if bool(wrong.any()):
             row, j = wrong.nonzero()[0].tolist()

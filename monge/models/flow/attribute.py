@@ -140,6 +140,8 @@ class AttributeFlow(TransferFlow):
 
 def check_attribute(name: str, part: Space, value: Tensor) -> None:
     """Raise a DataError for an attribute at which the map cannot be inverted."""
+    if torch.compiler.is_compiling():  # values are not known while a network is traced
+        return
     spaces = part.columns or (part,)
     columns = value.reshape(len(value), -1).T if part.columns else [value]
     for space, column in zip(spaces, columns, strict=True):

@@ -1,0 +1,332 @@
+"""What mkdocs.yml cannot say: pages made from the code, and formulas as MathML.
+
+The start page is README.md; CHANGELOG.md and CONTRIBUTING.md are pages too. Models, commands and
+identities are read from the code, so that no page can be out of date. `python scripts/pages.py`
+prints the names of the generated pages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from monge import registry  # noqa: E402
+from monge.cli.main import commands  # noqa: E402
+from monge.cli.main import monge as group  # noqa: E402
+from monge.verify.framework import listed  # noqa: E402
+
+SHOWN_DEFAULTS = ("iris", "digits")
+"""Data whose default settings a model's page shows."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; empty if there are no rows."""
+    lines = ["| " + " | ".join(cell(each) for each in row) + " |" for row in rows]
+    if not lines:
+        return ""
+    top = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*top, *lines]) + "\n"
+
+
+def cell(value: Any) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def code(value: Any) -> str:
+    """Text set as code; nothing stays nothing."""
+    return f"`{value}`" if str(value) else ""
+
+
+# models
+
+
+def model_page(entry: registry.Entry) -> str:
+    """One model: its theory, what it takes and can do, its settings and its defaults."""
+    from monge.cli.models import field_rows, option_rows
+
+    owner = registry.find(entry.name)
+    theory = inspect.getdoc(sys.modules[owner.__module__]) or ""
+    facts = [
+        ("data", ", ".join(entry.events)),
+        ("conditions", ", ".join(entry.givens) or "none"),
+        ("missing values", "supported" if entry.supports_missing else "not supported"),
+        ("lengths", "variable" if entry.supports_variable_length else "equal for all rows"),
+        ("can", ", ".join(entry.abilities)),
+    ]
+    parts = [
+        f"# {entry.name}",
+        f"{entry.summary}.",
+        table(("", ""), facts),
+        f"```\nmonge models {entry.name}\nmonge fit {entry.name} DATA\n```",
+        theory.partition("\n")[2].strip(),
+        "## Definition\n\n" + (inspect.getdoc(owner) or ""),
+    ]
+    if owner.presets:
+        presets = [(code(f"preset={name}"), text) for name, text in owner.presets.items()]
+        parts += ["## Presets", table(("preset", "what it chooses"), presets)]
+    for title, fields in (
+        ("settings", list(field_rows(owner.Config, ""))),
+        *option_rows(owner, False),
+    ):
+        rows = [(code(f["field"]), code(f["default"]), explained(f)) for f in fields]
+        if rows:
+            parts += [f"## {title.capitalize()}", table(("setting", "default", ""), rows)]
+    chosen = default_rows(entry)
+    if chosen:
+        head = "Chosen for the data at hand; for these built-in sets:"
+        parts += ["## Defaults", head, table(("setting", *SHOWN_DEFAULTS), chosen)]
+    parts += [
+        "Training settings (`train.*`) are the same for all models: see [training](training.md)."
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def explained(field: dict[str, Any]) -> str:
+    choices = ", ".join(code(choice) for choice in field["choices"])
+    return f"{field['help']} One of {choices}." if choices else field["help"]
+
+
+def default_rows(entry: registry.Entry) -> list[tuple[str, ...]]:
+    """Settings that the model chooses for some data, where they are not those of every model."""
+    from monge.core.config import Config, Overrides
+    from monge.core.errors import MongeError
+    from monge.run.setup import resolve_setup
+
+    def flat(config: Config, head: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in config.__dataclass_fields__:
+            value = getattr(config, name)
+            nested = (
+                flat(value, f"{head}{name}.")
+                if isinstance(value, Config)
+                else {head + name: value}
+            )
+            found |= nested
+        return found
+
+    columns: list[dict[str, Any]] = []
+    for data in SHOWN_DEFAULTS:
+        target = ["label"] if entry.is_predictor else None
+        try:
+            setup = resolve_setup(
+                entry.name, data, Overrides.parse(()), None, (), target, 0, False
+            )
+        except MongeError:
+            columns.append({})
+            continue
+        columns.append(flat(setup.config) | flat(setup.train_config, "train."))
+    names = dict.fromkeys(name for column in columns for name in column)
+    usual = flat(training_config(), "train.")
+    return [
+        (code(name), *(code(column.get(name, "")) for column in columns))
+        for name in names
+        if any(column.get(name, usual.get(name)) != usual.get(name) for column in columns)
+    ]
+
+
+def training_config() -> Any:
+    from monge.core.train_config import TrainConfig
+
+    return TrainConfig()
+
+
+def training_page() -> str:
+    from monge.cli.models import field_rows
+    from monge.core.train_config import TrainConfig
+
+    rows = [
+        (code(f["field"]), code(f["default"]), explained(f))
+        for f in field_rows(TrainConfig, "train.")
+    ]
+    settings = table(("setting", "default", ""), rows)
+    return f"# Training settings\n\nThe same for all models.\n\n{settings}"
+
+
+def models_page() -> str:
+    lines = ["# Models", "What each takes and can do; the list is read from the source files."]
+    for family in dict.fromkeys(entry.family for entry in registry.entries()):
+        rows = [
+            (f"[{e.name.partition('.')[2]}]({e.name}.md)", e.summary, ", ".join(e.events))
+            for e in registry.entries()
+            if e.family == family
+        ]
+        lines += [f"## {family.capitalize()}", table(("model", "what it is", "data"), rows)]
+    return "\n\n".join(lines)
+
+
+# commands
+
+
+def commands_page() -> str:
+    """Every command with every argument and option, as `--help` shows them."""
+    found = {name: command_records(name) for name in commands()}
+    shared = [record for record in found["fit"] if all(record in each for each in found.values())]
+    parts = [
+        "# Commands",
+        "Exit codes: 0 done, 1 the work failed, 2 wrong usage. Settings are `key=value`. Every "
+        "command takes:",
+        table(("option", ""), [(code(names), text) for names, text in shared]),
+    ]
+    return "\n\n".join([*parts, *(command_section(name, shared) for name in commands())])
+
+
+def command_of(name: str) -> tuple[click.Command, click.Context]:
+    top = click.Context(group, info_name="monge")
+    command = group.get_command(top, name)
+    assert command is not None
+    return command, click.Context(command, info_name=name, parent=top)
+
+
+def command_records(name: str) -> list[tuple[str, str]]:
+    """The names of each argument and option with its help."""
+    command, context = command_of(name)
+    records = [param.get_help_record(context) for param in command.get_params(context)]
+    return [record for record in records if record]
+
+
+def command_section(name: str, shared: Sequence[tuple[str, str]]) -> str:
+    command, context = command_of(name)
+    options = [record for record in command_records(name) if record not in shared]
+    usage = " ".join(["monge", name, *command.collect_usage_pieces(context)])
+    return "\n\n".join(
+        [
+            f"## monge {name}",
+            f"{commands()[name]}.",
+            f"```\n{usage}\n```",
+            help_text(command.help or ""),
+            table(("option", ""), [(code(names), text) for names, text in options]),
+        ]
+    )
+
+
+def help_text(text: str) -> str:
+    """Paragraphs of help; those that click must not wrap are code."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        f"```\n{inspect.cleandoc(part[2:])}\n```" if part.startswith("\b") else part
+        for part in parts
+    )
+
+
+# identities
+
+
+def identities_page() -> str:
+    """Every identity with its statements and sources, and the common errors it rejects."""
+    found = sorted(listed(), key=lambda each: (each.id[0] != "X", int(each.id[1:])))
+    lines = [
+        "# Identities",
+        "Statements of the theory that run: `monge verify X58` checks one on small models, "
+        "`monge verify RUN` those that apply to a model you trained. Each has a residual and a "
+        "tolerance.",
+    ]
+    last = ""
+    for each in found:
+        if each.id[0] == "R" and not last.startswith("R"):
+            lines += [
+                "## Common errors",
+                "Controls: the tolerance that accepts the correct statement rejects these.",
+            ]
+        if each.id != last:
+            lines.append(f"### {each.id} {{ #{each.id.lower()} }}")
+        statement = each.statement.replace("_", "\\_").replace("*", "\\*")
+        lines.append(f"{statement}. *{each.group}*; {each.source}")
+        last = each.id
+    return "\n\n".join(lines)
+
+
+# pages from files of the repository
+
+
+def repository_page(name: str) -> str:
+    """A file beside docs/; its links lead from docs/ on."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+    for file, page in {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}.items():
+        text = text.replace(f"]({file}", f"]({page}")
+    return text
+
+
+def generated() -> dict[str, Callable[[], str]]:
+    """Every page that is not a file of docs/, by its path, and what writes it."""
+    pages: dict[str, Callable[[], str]] = {
+        "index.md": partial(repository_page, "README.md"),
+        "changes.md": partial(repository_page, "CHANGELOG.md"),
+        "contributing.md": partial(repository_page, "CONTRIBUTING.md"),
+        "commands.md": commands_page,
+        "identities.md": identities_page,
+        "models/index.md": models_page,
+        "models/training.md": training_page,
+    }
+    return pages | {f"models/{e.name}.md": partial(model_page, e) for e in registry.entries()}
+
+
+# hooks of mkdocs
+
+
+def on_config(config: Any) -> Any:
+    """A page for each model, by family."""
+    models = next(part["Models"] for part in config.nav if "Models" in part)
+    families = dict.fromkeys(entry.family for entry in registry.entries())
+    models += [
+        {
+            family.capitalize(): [
+                {e.name.partition(".")[2]: f"models/{e.name}.md"}
+                for e in registry.entries()
+                if e.family == family
+            ]
+        }
+        for family in families
+    ]
+    models.append({"Training settings": "models/training.md"})
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    for path, write in generated().items():
+        files.append(File.generated(config, path, content=write()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Identities named in the theory lead to their statements."""
+    if page.file.src_uri != "theory.md":
+        return markdown
+    return "\n".join(
+        re.sub(r"\b(X\d+)\b", lambda m: f"[{m[1]}](identities.md#{m[1].lower()})", line)
+        if line.startswith("|")
+        else line
+        for line in markdown.splitlines()
+    )
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Formulas as MathML, which browsers typeset without a script."""
+    return re.sub(
+        r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>',
+        lambda match: mathml(unescape(match[2]), match[1] == "div"),
+        html,
+        flags=re.S,
+    )
+
+
+def mathml(formula: str, display: bool) -> str:
+    from latex2mathml.converter import convert
+
+    return convert(formula.strip(), display="block" if display else "inline")
+
+
+if __name__ == "__main__":
+    print(*generated(), sep="\n")
