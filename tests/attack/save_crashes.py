@@ -57,10 +57,11 @@ class Disk:
             raise Crash
         self.count += 1
 
-    def write(self, path: Any) -> None:
+    def write(self, path: Any, anew: bool = True) -> None:
+        """A file is about to be written, anew or after what it holds."""
         self.operate(path)
-        exists = os.path.isfile(path)
-        self.last = (str(path), os.stat(path).st_size if exists else 0)
+        kept = os.stat(path).st_size if not anew and os.path.isfile(path) else 0
+        self.last = (str(path), kept)
 
     @contextlib.contextmanager
     def faulty(self) -> Iterator[None]:
@@ -69,7 +70,7 @@ class Disk:
         def opening(real: Callable, writes: Callable[..., bool]) -> Callable:
             def opened(path: Any, *args: Any, **named: Any) -> Any:
                 if isinstance(path, str | os.PathLike) and writes(*args, **named):
-                    self.write(path)
+                    self.write(path, anew="w" in str(args[:1]))
                 return real(path, *args, **named)
 
             return opened
@@ -135,7 +136,7 @@ def count(folder: Path) -> int:
 
 def crash(folder: Path, at: int, torn: float, expected: dict) -> list[str]:
     """What is wrong with a run whose fit crashed at this operation."""
-    with Disk(folder.parent, at, torn).faulty(), contextlib.suppress(Crash):
+    with Disk(folder.parent, at, torn).faulty(), contextlib.suppress(Crash, Exception):
         fit(folder)
     try:
         if folder.exists():

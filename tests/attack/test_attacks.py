@@ -10,12 +10,15 @@ import fuzz_api
 import hostile_data
 import hostile_runs
 import pytest
+import resumes
 import save_crashes
 import surroundings
 import wrong_commands
 
+from monge import registry
 from monge.core.files import replacing
 from monge.train import checkpoint
+from monge.train.trainer import EMA
 
 
 @pytest.fixture
@@ -94,6 +97,20 @@ def test_a_checkpoint_that_is_written_in_place_is_found(monkeypatch):
     monkeypatch.setattr(checkpoint, "replacing", save_crashes.contextlib.contextmanager(in_place))
     assert checkpoint.replacing is not replacing
     assert save_crashes.attack(30, 0)
+
+
+def test_a_model_resumes_at_any_step(seed):
+    assert resumes.attack(2, seed, smallest=(True,)) == [], f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_every_model_resumes_at_any_step(seed):
+    assert resumes.attack(2 * len(registry.entries()), seed) == [], f"seed {seed}"
+
+
+def test_an_average_that_is_not_restored_is_found(monkeypatch):
+    monkeypatch.setattr(EMA, "restore", lambda self, weights: None)
+    assert resumes.difference("autoregressive.made", True, 3, random.Random(0)) is not None
 
 
 def test_kills_lose_nothing(seed):
