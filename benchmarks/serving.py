@@ -120,6 +120,8 @@ def main() -> None:
         shared = measure(folder, WINDOW, chosen.clients, chosen.seconds, None)
         print("in batches", json.dumps({k: round(v, 2) for k, v in shared.items()}), flush=True)
         print(f"ratio {shared['per_second'] / single['per_second']:.2f}")
+        long = measure(folder, WINDOW, 32, 600.0, 10_000)
+        print("10000 requests", json.dumps({k: round(v, 2) for k, v in long.items()}))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from .. import registry
-from ..core.errors import MongeError, UsageError
+from ..core.errors import MongeError
 from ..run import storage
 from ..serve.security import Access, Guard, check_name
 from . import ask, compare, data, fit, jobs, loaded, runs, uploads
@@ -118,9 +118,7 @@ def on_error(request: Request, error: Exception) -> Response:
 
 
 def on_invalid(request: Request, error: Exception) -> Response:
-    return error_page(
-        request, UsageError("a part of the address is missing or wrong; go back"), 422
-    )
+    return error_page(request, "a part of the address is missing or wrong; go back", 422)
 
 
 def on_status(request: Request, error: Exception) -> Response:
@@ -128,7 +126,7 @@ def on_status(request: Request, error: Exception) -> Response:
     sentence = error.detail
     if error.status_code in (404, 405) and sentence in ("Not Found", "Method Not Allowed"):
         sentence = "there is no such page; choose one from the top of the page"
-    return error_page(request, RuntimeError(sentence), error.status_code)
+    return error_page(request, sentence, error.status_code)
 
 
 def is_writable(folder: Path) -> bool:

@@ -113,29 +113,23 @@ def render(
     return HTMLResponse(text, code, {**POLICY, **(headers or {})})
 
 
-def error_page(request: Request, error: Exception, status: int) -> Response:
+def error_page(request: Request, sentence: str, status: int) -> Response:
     """The sentence of an error, as a page or as the part that a script asked for."""
-    return render(request, "error.html", status, title="That did not work", sentence=str(error))
+    return render(request, "error.html", status, title="That did not work", sentence=sentence)
 
 
 def failure(request: Request, error: Exception) -> Response:
     """What went wrong, in one sentence; the status says whose fault it is."""
     if isinstance(error, MongeError):
-        return error_page(request, error, 422)
+        return error_page(request, str(error), 422)
     if isinstance(error, OSError) and error.filename is not None:
-        return error_page(
-            request,
-            RuntimeError(
-                f"cannot open or write {error.filename} ({error.strerror}); check the path, its "
-                "permissions and the free disk space"
-            ),
-            500,
+        sentence = (
+            f"cannot open or write {error.filename} ({error.strerror}); check the path, its "
+            "permissions and the free disk space"
         )
-    return error_page(
-        request,
-        RuntimeError(f"internal error ({type(error).__name__}: {error}); reload the page"),
-        500,
-    )
+    else:
+        sentence = f"internal error ({type(error).__name__}: {error}); reload the page"
+    return error_page(request, sentence, 500)
 
 
 def texts_of(form: FormData) -> dict[str, str]:
