@@ -28,6 +28,7 @@ from .codecs.array import Array
 from .codecs.base import Codec
 from .codecs.date import align as align_dates
 from .codecs.date_format import is_date
+from .codecs.scalar import listed
 from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
 from .codecs.tokens import Text
@@ -519,7 +520,13 @@ def build(
         refuse_impossible(selection, raw, codecs, tensors)
     read = len(raw)
     if options.missing == "drop":
+        causes = empty_columns(tensors) if schema is None else ""
         raw, tensors = select_rows(raw, tensors, complete_rows(tensors, raw.name))
+        if causes and len(raw) < read:
+            note = (
+                f"{read - len(raw)} of {read} rows are left out for their empty cells ({causes})"
+            )
+            raw = replace(raw, notes=(*raw.notes, note))
     dropped = read - len(raw)
     if options.rows:
         raw, tensors = select_rows(raw, tensors, splits.keep(len(raw), options, raw.split))
@@ -738,6 +745,17 @@ def fit(
 def values_of(raw: RawData, name: str) -> np.ndarray:
     as_is = not raw.table or isinstance(raw.codecs.get(name), Text)
     return raw.values[name] if as_is else tables.cells(raw.values[name], raw.at(name))
+
+
+def empty_columns(tensors: Mapping[str, PackedTensor]) -> str:
+    """The fields with missing cells and the rows of each that have some, most first."""
+    counts = {
+        name: int((found > 0).sum())
+        for name, rows in tensors.items()
+        if (found := missing_counts(rows)) is not None and bool((found > 0).any())
+    }
+    ranked = sorted(counts, key=lambda name: -counts[name])
+    return listed([f"{name} in {counts[name]}" for name in ranked], 4)
 
 
 def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:

@@ -50,6 +50,15 @@ def test_a_messy_table_is_described_and_its_problems_are_counted():
     assert data.open(table, *settings).fingerprint == source.fingerprint
 
 
+def test_dropped_rows_are_counted_with_the_columns_that_cause_it():
+    table = pd.DataFrame({"a": np.arange(100.0), "b": np.arange(100.0) / 7, "c": 1.5})
+    table.loc[:69, "b"] = None
+    table.loc[60:79, "a"] = None
+    (note,) = (note for note in data.open(table, "missing=drop").notes if "80 of 100" in note)
+    assert note.index("b in 70") < note.index("a in 20")
+    assert not any("rows" in note for note in data.open(table.dropna(), "missing=drop").notes)
+
+
 def test_copies_of_rows_are_counted():
     table = messy().drop(columns=["user", "amount"]).assign(x=np.arange(ROWS) / 7)
     assert "duplicates" not in {problem.name for problem in describe(table)[1]}

@@ -189,3 +189,6 @@ def test_times_with_a_zone_and_objects_of_dates(tmp_path):
     filled = fitted.complete(rows)
     assert (filled["zoned"] == rows["zoned"]).all()
     assert not filled.isna().any().any()
+    for name in ("count", "flag", "text", "category"):
+        known = rows[name].notna()
+        assert (filled[name][known] == rows[name][known]).all()

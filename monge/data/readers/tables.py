@@ -278,8 +278,8 @@ def cells(column: Cells, at: Locator) -> Any:
     kind, full = column.dtype, not column.isna().any()
     if isinstance(kind, pd.CategoricalDtype):
         return column.astype(object).to_numpy(object, na_value=None)
-    if pd.api.types.is_bool_dtype(kind) and full:
-        return column.to_numpy(bool)
+    if pd.api.types.is_bool_dtype(kind):
+        return column.to_numpy(bool) if full else column.to_numpy(object, na_value=None)
     if pd.api.types.is_numeric_dtype(kind):
         if pd.api.types.is_integer_dtype(kind) and full:
             whole = column.to_numpy()
