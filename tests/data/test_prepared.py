@@ -339,3 +339,14 @@ def test_functions_are_those_of_all_pairs(in_pieces):
     assert values.tolist() == [0, 1, 2, 3, 5, torch.inf]
     assert counts.sum() == 400
     assert levels(column, 5) is None
+
+
+def test_columns_side_by_side_are_rows(monkeypatch):
+    view = data.open(mixed(60), "missing=ignore", "time=none").view()
+    monkeypatch.setattr(dataset, "MAX_TOGETHER", 0)
+    apart = data.open(mixed(60), "missing=ignore", "time=none").view()
+    index = torch.tensor([5, 0, 40, 5])
+    one, other = (each.split("train").batch(index) for each in (view, apart))
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.observed, other.observed)
+    assert not one.observed.all()
