@@ -40,7 +40,8 @@ def mixed(n: int = N) -> pd.DataFrame:
     table["share"] = rng.random(n)
     table["member"] = rng.random(n) < 0.5
     table["maybe"] = pd.array(rng.random(n) < 0.3, dtype="boolean")
-    table["late"] = np.where(np.arange(n) < n // 2, 3, rng.normal(size=n))  # whole at first
+    late = rng.normal(size=n).tolist()
+    table["late"] = pd.Series([3] * (n // 2) + late[n // 2 :], dtype=object)  # whole at first
     for name, share in (("age", 0.1), ("city", 0.1), ("x", 0.05), ("end", 0.2), ("maybe", 0.1)):
         table.loc[rng.random(n) < share, name] = None
     return table
