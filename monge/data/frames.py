@@ -33,8 +33,8 @@ def foreign(what: Any) -> Any:
         return None
     import narwhals as nw
 
-    if library == "pyarrow" and hasattr(what, "to_table"):
-        what = what.to_table()  # a dataset of files
+    if library == "pyarrow" and callable(collect := getattr(what, "to_table", None)):
+        what = collect()  # a dataset of files
     found = nw.from_native(what, pass_through=True, allow_series=True)
     if isinstance(found, nw.LazyFrame):
         return found.collect()

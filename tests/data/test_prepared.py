@@ -40,7 +40,8 @@ def mixed(n: int = N) -> pd.DataFrame:
     table["share"] = rng.random(n)
     table["member"] = rng.random(n) < 0.5
     table["maybe"] = pd.array(rng.random(n) < 0.3, dtype="boolean")
-    table["late"] = np.where(np.arange(n) < n // 2, 3, rng.normal(size=n))  # whole at first
+    late = rng.normal(size=n).tolist()
+    table["late"] = pd.Series([3] * (n // 2) + late[n // 2 :], dtype=object)  # whole at first
     for name, share in (("age", 0.1), ("city", 0.1), ("x", 0.05), ("end", 0.2), ("maybe", 0.1)):
         table.loc[rng.random(n) < share, name] = None
     return table
@@ -339,3 +340,14 @@ def test_functions_are_those_of_all_pairs(in_pieces):
     assert values.tolist() == [0, 1, 2, 3, 5, torch.inf]
     assert counts.sum() == 400
     assert levels(column, 5) is None
+
+
+def test_columns_side_by_side_are_rows(monkeypatch):
+    view = data.open(mixed(60), "missing=ignore", "time=none").view()
+    monkeypatch.setattr(dataset, "MAX_TOGETHER", 0)
+    apart = data.open(mixed(60), "missing=ignore", "time=none").view()
+    index = torch.tensor([5, 0, 40, 5])
+    one, other = (each.split("train").batch(index) for each in (view, apart))
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.observed, other.observed)
+    assert not one.observed.all()

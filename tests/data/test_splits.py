@@ -8,6 +8,7 @@ import torch
 import monge
 from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import splits
 
 ROWS = 300
 
@@ -109,3 +110,13 @@ def test_weights_are_stored_apart_and_refused_where_they_mean_nothing(tmp_path):
         assert not (tmp_path / model).exists()
     with pytest.raises(DataError, match="weights"):
         data.open(table.assign(times=-1.0), "weight=times")
+
+
+def test_ranks_are_those_of_sorted_rows():
+    rng = np.random.default_rng(0)
+    for keys in (rng.random(50), rng.integers(0, 4, 50).astype(float)):
+        found = splits.ranked(keys, [0, 7, 20], [1, 2])
+        order = np.argsort(keys, kind="stable")
+        assert (found[order[:7]] == 1).all()
+        assert (found[order[7:20]] == 2).all()
+        assert (found[order[20:]] == 0).all()
