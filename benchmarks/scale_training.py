@@ -86,14 +86,13 @@ def throughput(rounds: int, steps: int, batch: int) -> None:
             found.append((wall, busy))
     for place, name in enumerate(("wall", "CPU of the first process")):
         one, two = (statistics.median(each[place] for each in times[count]) for count in (1, 2))
-        print(
-            f"{steps} steps of {batch} rows, {name}: one {one:.2f} s, two {two:.2f} s, ratio {one / two:.2f}"
-        )
+        ratio = f"one {one:.2f} s, two {two:.2f} s, ratio {one / two:.2f}"
+        print(f"{steps} steps of {batch} rows, {name}: {ratio}")
 
 
 def kills(count: int) -> None:
     folder = Path(tempfile.mkdtemp())
-    words = (*FIT, "--budget", f"{100 * count}steps")
+    words = (*FIT, "--budget", f"{300 * count}steps")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     command = [sys.executable, *torchrun, "--max-restarts", str(count + 1), *words]
     command += ["--out", str(folder / "broken")]

@@ -1,6 +1,7 @@
 """Searches over settings: what is varied, what is kept, and going on after any end."""
 
 import json
+import sys
 
 import optuna
 import pytest
@@ -160,3 +161,14 @@ def test_a_trial_worse_than_the_median_is_stopped(tmp_path):
 def test_a_distance_is_minimised():
     assert tuning.utility(Metric(2.0, "distance")) < tuning.utility(Metric(1.0, "distance"))
     assert tuning.utility(Metric(-2.0, "exact")) < tuning.utility(Metric(-1.0, "exact"))
+
+
+def test_what_a_search_needs_is_asked_for_before_the_first_trial(search, monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match="list"):
+        tune("made", [[1.0, 2.0]], out=tmp_path / "search")
+    with pytest.raises(UsageError, match=r"data\.seed"):
+        search(1, "data.seed=0|1")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UsageError, match="optuna"):
+        search(1)
+    assert not (tmp_path / "search").exists()

@@ -166,6 +166,18 @@ def test_pieces_and_workers_that_do_not_fit_are_refused():
         worker_pair.trainer(FAMILIES[0], Workers(0, 3), shards=4)
 
 
+def test_processes_that_cannot_connect_are_told_so(monkeypatch):
+    for name, value in zip(
+        distributed.LAUNCH_VARIABLES, ("0", "4", "localhost", "1"), strict=True
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed.dist, "is_available", lambda: False)
+    with pytest.raises(UsageError, match=r"\b4\b"):
+        distributed.join_workers()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert distributed.join_workers() is ALONE
+
+
 def test_one_process_needs_no_other():
     with ALONE.together():
         assert ALONE.agree(lambda: math.pi) == math.pi
