@@ -46,16 +46,6 @@ def failed(rows):
 
 
 @pytest.mark.parametrize(
-    "each",
-    [each for each in identities() if each.listing.group == "inference" and each.needs is None],
-    ids=lambda each: each.listing.name,
-)
-def test_what_stands_for_itself_holds(each):
-    row = examine(each)
-    assert row.passed, row
-
-
-@pytest.mark.parametrize(
     ("fields", "ids"),
     [
         ({"posterior": FullCovariancePosterior.Config()}, {"X58", "X59"}),
