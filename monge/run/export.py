@@ -126,7 +126,7 @@ def traced(
     """The program of a module, by the tracer that takes it; its outputs are those of the module
     for other numbers of rows."""
     reasons = []
-    inferred = tuple({axis: torch.export.Dim.AUTO for axis in each} for each in shapes)
+    inferred = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in shapes)
     for strict, axes in ((True, shapes), (True, inferred), (False, inferred)):
         try:
             program = torch.export.export(module, inputs, dynamic_shapes=(axes,), strict=strict)

@@ -58,6 +58,7 @@ from .session import TrainingSession, follow
 from .setup import resolve_setup
 from .storage import locked
 from .text import translate
+from .track import check_tracker, tracked
 from .where import (
     ACCEPTANCE_SAMPLES,
     Acceptance,
@@ -147,6 +148,7 @@ def fit(
     name: str | None = None,
     threads: int = 0,
     progress: bool | None = None,
+    track: str | None = None,
     compute: ComputeConfig | None = None,
     **fields: Any,
 ) -> Run:
@@ -183,6 +185,8 @@ def fit(
         CPU threads; 0 lets torch decide.
     progress : bool, optional
         A progress bar; by default on a terminal and in a notebook only.
+    track : str, optional
+        Also write the progress to "tensorboard", "mlflow" or "wandb".
     compute : ComputeConfig, optional
         Device, precision and threads together.
     **fields
@@ -205,6 +209,8 @@ def fit(
     Budget.read(budget)
     if name is not None and out is not None:
         raise UsageError(f"expected a name or a folder, found name={name} and out={out}; give one")
+    if track is not None:
+        check_tracker(track)
     compute = compute or ComputeConfig()
     run = start(
         model,
@@ -222,7 +228,7 @@ def fit(
         compute=replace(compute, threads=threads) if threads else compute,
         budget=budget,
     )
-    follow(run.train(budget), progress)
+    follow(tracked(run.train(budget), run, track), progress)
     run.diagnose()
     return run
 
