@@ -255,3 +255,21 @@ def test_columns_are_transformed_before_and_pipelines_are_stored(birds, tmp_path
     again = joblib.load(tmp_path / "pipe")
     np.testing.assert_array_equal(again.predict_proba(X), pipe.predict_proba(X))
     assert clone(pipe)[-1].get_params()["config"] == config
+
+
+def test_the_model_of_a_run_trains_in_a_loop_of_ones_own():
+    import torch
+
+    run = monge.fit("vae", "moons", budget="2steps", latent=2, width=8)
+    model = run.model.train()
+    assert isinstance(model, torch.nn.Module)
+    batch = run.split(None, "train").whole()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        loss = sum(term.mean() for term in model.loss(batch).values())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])

@@ -38,6 +38,7 @@ OPTIONS = {
     "precision": "precision",
     "threads": "threads",
     "compile": "compiled",
+    "track": "track",
 }
 """Options that a file may set, with the parameters of the command."""
 KEYS = (*NAMES, *OPTIONS, SETTINGS)

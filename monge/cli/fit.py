@@ -81,6 +81,12 @@ if TYPE_CHECKING:
     help="Use torch.compile for the losses: slow to start, faster for long fits.",
 )
 @click.option(
+    "--track",
+    type=click.Choice(["tensorboard", "mlflow", "wandb"]),
+    help="Also write the progress there: event files in the run directory (extra track), or by "
+    "the client of MLflow or Weights & Biases.",
+)
+@click.option(
     "--config",
     "stored",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -117,6 +123,7 @@ def command(
     threads: int,
     workers: int,
     compiled: bool,
+    track: str | None,
     stored: dict[str, Any],
     save_config: Path | None,
 ) -> None:
@@ -127,6 +134,7 @@ def command(
     """
     from ..run import run as runs
     from ..run.saved import ComputeConfig
+    from ..run.track import check_tracker
     from ..train import distributed
     from ..train.budget import Budget
 
@@ -141,6 +149,8 @@ def command(
         }
         _config_file.write(save_config, model, data, settings, given_options)
         console.note(f"settings written to {save_config}")
+    if track:
+        check_tracker(track)
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
     if workers > 1 and not dry_run:
@@ -183,7 +193,7 @@ def command(
         for _ in run.train(budget):
             pass
         return
-    train(console, run, budget)
+    train(console, run, budget, track)
     report(console, run)
 
 
@@ -221,9 +231,10 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
     console.result(result, describe_cost(cost, budget))
 
 
-def train(console: Console, run: Run, budget: str) -> None:
+def train(console: Console, run: Run, budget: str, track: str | None = None) -> None:
     """Train with a progress bar on a terminal, or a line per held-out evaluation elsewhere."""
     from ..run.session import follow
+    from ..run.track import tracked
 
     console.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
     if not console.quiet:
@@ -242,7 +253,7 @@ def train(console: Console, run: Run, budget: str) -> None:
                 err=True,
             )
         )
-    follow(run.train(budget), shown=not console.quiet)
+    follow(tracked(run.train(budget), run, track), shown=not console.quiet)
 
 
 STOP_REASONS = {

@@ -60,6 +60,7 @@ from .session import TrainingSession, follow
 from .setup import resolve_setup
 from .storage import locked
 from .text import translate
+from .track import check_tracker, tracked
 from .where import (
     ACCEPTANCE_SAMPLES,
     Acceptance,
@@ -182,6 +183,7 @@ def fit(
     name: str | None = None,
     threads: int = 0,
     progress: bool | None = None,
+    track: str | None = None,
     compute: ComputeConfig | None = None,
     **fields: Any,
 ) -> Run:
@@ -218,6 +220,8 @@ def fit(
         CPU threads; 0 lets torch decide.
     progress : bool, optional
         A progress bar; by default on a terminal and in a notebook only.
+    track : str, optional
+        Also write the progress to "tensorboard", "mlflow" or "wandb".
     compute : ComputeConfig, optional
         Device, precision and threads together.
     **fields
@@ -240,6 +244,8 @@ def fit(
     Budget.read(budget)
     if name is not None and out is not None:
         raise UsageError(f"expected a name or a folder, found name={name} and out={out}; give one")
+    if track is not None:
+        check_tracker(track)
     compute = compute or ComputeConfig()
     run = start(
         model,
@@ -257,8 +263,9 @@ def fit(
         compute=replace(compute, threads=threads) if threads else compute,
         budget=budget,
     )
-    follow(run.train(budget), progress)
-    if join_workers().is_first:
+    workers = join_workers()
+    follow(tracked(run.train(budget), run, track if workers.is_first else None), progress)
+    if workers.is_first:
         run.diagnose()
     return run
 

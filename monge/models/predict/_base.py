@@ -212,9 +212,10 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
             every = [torch.stack(self.head.values(params), 1).exp() for params in passes]
             return torch.stack(every).mean(0).reshape(-1, *self.space.shape, self.space.size)
         mean = torch.stack([self.head.mean(params) for params in passes]).mean(0)
-        names = torch.tensor([part.kind == "label" for part in self.space.parts])
-        if bool(names.any()):
-            mean = torch.where(names.to(mean.device), self.most_probable(passes), mean)
+        names = [part.kind == "label" for part in self.space.parts]
+        if any(names):
+            which = torch.tensor(names, device=mean.device)
+            mean = torch.where(which, self.most_probable(passes), mean)
         return mean.reshape(-1, *self.space.shape)
 
     @torch.no_grad()
@@ -286,7 +287,8 @@ def pass_count(options: BaseConfig | None) -> int:
 
 def condition_rows(given: Given) -> int:
     """How many rows the conditions have; one that is single is repeated."""
-    return max((len(part) for part in given.values()), default=1)
+    sizes = [len(part) for part in given.values()]
+    return max(*sizes) if len(sizes) > 1 else (sizes or [1])[0]  # as torch.export traces it
 
 
 def class_count(space: Space) -> int:
