@@ -101,9 +101,7 @@ def optimality(plan: Tensor, kernel: Tensor, p: Tensor, q: Tensor) -> Optimality
     """Residuals of the Karush-Kuhn-Tucker conditions of a positive plan (n, m)."""
     log = plan.log() - kernel.log()
     additive = log.mean(1, keepdim=True) + log.mean(0) - log.mean()
-    return Optimality(
-        float((log - additive).abs().max()), l1(plan.sum(1), p), l1(plan.sum(0), q)
-    )
+    return Optimality(float((log - additive).abs().max()), l1(plan.sum(1), p), l1(plan.sum(0), q))
 
 
 def barycentre(
