@@ -124,7 +124,7 @@ def cross_attention(run: Run, text: str, translation: str) -> tuple[list[str], l
 
 
 def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """Perplexity and bits per character, and BLEU, chrF, ROUGE-L and word errors of translations."""
+    """Perplexity and bits per character, and BLEU, chrF, ROUGE-L and word errors."""
     if run.view.text is None:
         return {}
     rows = run.split(what, split)

@@ -20,8 +20,8 @@ def test_gaps_are_one_if_every_factor_has_a_coordinate_and_zero_if_two_share_it(
     fitted, monkeypatch
 ):
     def factors(model, rows: Split):
-        index = rows.view.index("train")
         views = [fitted.source().view(event=name) for name in FACTORS]
+        index = views[0].index("train")
         return torch.stack([Split(view, index).whole().x.flatten() for view in views], 1).float()
 
     monkeypatch.setattr("monge.run.metrics.codes", factors)

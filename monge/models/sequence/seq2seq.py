@@ -51,8 +51,8 @@ class Seq2Seq(EncoderDecoderModel):
     $c_t = \sum_k a_{tk} s_k$, $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_t, s_k)$.
 
     The scores use the current $h_t$ (Luong et al.), so that training takes one pass for all steps:
-    $h_t^\top s_k / \sqrt d$, $h_t^\top s_k$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2 s_k)$. Without
-    attention c is the encoder's last state at every step.
+    $h_t^\top s_k / \sqrt d$, $h_t^\top s_k$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2
+    s_k)$. Without attention c is the encoder's last state at every step.
     """
 
     class Config(EncoderDecoderModel.Config):

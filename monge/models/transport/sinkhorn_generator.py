@@ -40,9 +40,9 @@ class SinkhornGenerator(MLPGeneratorModel):
     """x = G(z, given) with z ~ N(0, I): a distribution without a density, trained on the transport
     cost between minibatches (Genevay, Peyre & Cuturi 2018; unbiased form: Salimans et al. 2018).
 
-    The cost is the squared distance of standardised events, another power of it, or with `features` one
-    minus the cosine of learned features, which are trained to raise the cost that the generator
-    lowers. Conditions are appended to the event, so that joint distributions are compared.
+    The cost is the squared distance of standardised events, another power of it, or with
+    `features` one minus the cosine of learned features, which are trained to raise the cost that
+    the generator lowers. Conditions are appended to the event, so that joint distributions are compared.
     """
 
     events = {"real", "levels", "binary", "label", "counts", "columns"}
