@@ -42,7 +42,8 @@ class SinkhornGenerator(MLPGeneratorModel):
 
     The cost is the squared distance of standardised events, another power of it, or with
     `features` one minus the cosine of learned features, which are trained to raise the cost that
-    the generator lowers. Conditions are appended to the event, so that joint distributions are compared.
+    the generator lowers. Conditions are appended to the event, so that joint distributions are
+    compared.
     """
 
     events = {"real", "levels", "binary", "label", "counts", "columns"}

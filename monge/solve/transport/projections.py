@@ -8,8 +8,8 @@ $\pi \leftarrow \mathrm{diag}(p / \pi 1)\, \pi$, then $\pi\, \mathrm{diag}(q / \
 
 gives the iterates of Sinkhorn's algorithm. At the solution $\log \pi / K = f_i + g_j$
 (stationarity) and both marginals hold. For a kernel with zeros a positive scaling exists iff some
-plan is positive exactly where K is, and the iteration still converges iff some plan is zero where K
-is (Rothblum & Schneider 1989).
+plan is positive exactly where K is, and the iteration still converges iff some plan is zero where
+K is (Rothblum & Schneider 1989).
 """
 
 from __future__ import annotations
