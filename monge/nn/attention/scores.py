@@ -3,8 +3,8 @@ r"""Attention scores (dot, unscaled, bilinear, additive) and hard attention.
 Scores: dot $q^\top k / \sqrt d$, unscaled $q^\top k$, bilinear $q^\top W k$ (Luong et al. 2015)
 and additive $v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by
 the softmax of the scores; hard attention takes one (Xu et al. 2015): the best, one sampled from
-the softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). The discrete choice
-is trained through the soft weights (straight-through) or by its log-probability.
+the softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). The discrete
+choice is trained through the soft weights (straight-through) or by its log-probability.
 """
 
 from __future__ import annotations
