@@ -12,14 +12,33 @@ from typing import Any
 import click
 
 from .. import registry
+from ..core.errors import UsageError
 from ._output import Console, common, with_choices
 
 
 @click.command("models")
 @click.argument("name", required=False)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--data", "what", help="Data for which --layers describes the network.")
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="List the layers of a predictor from images: shapes, parameters, receptive fields.",
+)
 @common
-def command(console: Console, name: str | None) -> None:
-    """List every model, or describe NAME: its definition and its settings with defaults."""
+def command(
+    console: Console, name: str | None, settings: tuple[str, ...], what: str | None, layers: bool
+) -> None:
+    """List every model, or describe NAME: its definition and its settings with defaults. With
+    --data and --layers, describe the layers that NAME has for these data and settings."""
+    if layers or settings or what:
+        if not (layers and name and what):
+            raise UsageError(
+                "settings and --data belong to --layers, which expects a model and data; "
+                "give for example `monge models cnn --data digits --layers`"
+            )
+        layer_table(console, name, what, settings)
+        return
     if name is None:
         rows = [entry.to_dict() for entry in registry.entries()]
         console.result(rows, listing(console, registry.entries()))
@@ -30,6 +49,39 @@ def command(console: Console, name: str | None) -> None:
         entry.to_dict()
         | {"description": inspect.getdoc(owner), "fields": fields, "presets": dict(owner.presets)},
         page(console, entry, owner, fields),
+    )
+
+
+def layer_table(console: Console, name: str, what: str, settings: Sequence[str]) -> None:
+    """Print the layers from an image to its features."""
+    from dataclasses import asdict
+
+    from ..core.config import Overrides
+    from ..models.predict._images import ImagePredictor, find_image
+    from ..nn.layers.specs import describe_layers, format_shape
+    from ..run.setup import resolve_setup
+
+    owner = registry.find(name)
+    if not issubclass(owner, ImagePredictor):
+        raise UsageError(
+            f"--layers expects a predictor from images, found {name}; choose predict.cnn or "
+            "predict.resnet"
+        )
+    setup = resolve_setup(name, what, Overrides.parse(settings), None, (), None, 0, False)
+    _, image = find_image(setup.view.space)
+    rows = describe_layers(owner.layer_spec(setup.config), image.shape)
+    side = max(image.shape[1:])
+    body = [
+        [row.layer, format_shape(row.shape), row.parameters, min(row.field, side)] for row in rows
+    ]
+    total = sum(row.parameters for row in rows)
+    table = console.table(("layer", "output", "parameters", "receptive field"), body)
+    console.result(
+        {
+            "layers": [asdict(row) | {"field": int(min(row.field, side))} for row in rows],
+            "parameters": total,
+        },
+        f"{table}\n\n{total} parameters from {format_shape(image.shape)} to features",
     )
 
 

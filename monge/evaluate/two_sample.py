@@ -33,6 +33,8 @@ STATES = 64
 """Most values of a single entry whose frequencies are compared."""
 EPSILON = 0.05
 """Entropy of plans, in units of the mean cost."""
+BANDWIDTHS = (0.1, 0.3, 1.0)
+"""Standard deviations of the smoothing whose KL divergences are compared."""
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 
@@ -54,12 +56,24 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
     }
     if min(len(x), len(y)) > 2 * x.shape[1]:
         found |= {
-            "gaussian_kl": jackknife(gaussian_kl, x, y),
+            "gaussian_kl": jackknife(gaussian_kl, x, y, "nats"),
+            "gaussian_reverse_kl": jackknife(lambda x, y: gaussian_kl(y, x), x, y, "nats"),
+            "gaussian_jeffreys": jackknife(
+                lambda x, y: gaussian_kl(x, y) + gaussian_kl(y, x), x, y, "nats"
+            ),
             "gaussian_wasserstein_2": jackknife(gaussian_w2, x, y),
         }
+    for bandwidth in BANDWIDTHS:
+        found[f"smoothed_kl_{bandwidth:g}"] = jackknife(smoothed(bandwidth, seed), *few, "nats")
     found["c2st"] = c2st(x, y, seed)
     found["p_value"] = Metric(p_value(x, y, seed), "estimate", unit="probability")
     return found
+
+
+def smoothed(bandwidth: float, seed: int) -> Measure:
+    return lambda x, y: divergence.smoothed_kl(
+        x, y, bandwidth, generator=make_generator(seed, x.device)
+    )
 
 
 def large_sample_distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:

@@ -11,11 +11,13 @@ For probability tables p, q on the same finite set (last axis; leading axes are 
 
 For samples x (n, d) and y (m, d) of any two distributions: MMD, the Wasserstein distances, and the
 Sinkhorn divergence, which also measure the distance of disjoint supports. For Gaussians in closed
-form: KL, expected log-density, squared W_2 (`solve.transport.exact.bures`).
+form: KL, expected log-density, squared W_2 (`solve.transport.exact.bures`). Smoothing by a normal
+makes the KL of any two samples finite, at a value that the bandwidth decides.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -69,6 +71,39 @@ def diagonal_kl(mean_p: Tensor, std_p: Tensor, mean_q: Tensor, std_q: Tensor) ->
     """The same for standard deviations (*S, d), summed over d."""
     ratio, shift = (std_p / std_q).square(), ((mean_p - mean_q) / std_q).square()
     return ((ratio + shift - 1 - ratio.log()) / 2).sum(-1)
+
+
+def gaussian_expected_log_density(
+    mean_q: Tensor, cov_q: Tensor, mean_p: Tensor, cov_p: Tensor
+) -> Tensor:
+    r"""$E_{\mathcal N_q} \log \mathcal N_p = -\tfrac12(d \log 2\pi + \log\det S_p +
+    \mathrm{tr}\,S_p^{-1}S_q + \delta^T S_p^{-1}\delta)$ for covariances (*S, d, d)."""
+    low = torch.linalg.cholesky(cov_p)
+    spread = torch.cholesky_solve(cov_q, low).diagonal(dim1=-2, dim2=-1).sum(-1)
+    shift = torch.linalg.solve_triangular(low, (mean_q - mean_p)[..., None], upper=False)
+    volume = low.diagonal(dim1=-2, dim2=-1).log().sum(-1) * 2
+    constant = mean_p.shape[-1] * math.log(2 * math.pi)
+    return -(constant + volume + spread + shift.square().sum((-2, -1))) / 2
+
+
+def smoothed_kl(
+    x: Tensor,
+    y: Tensor,
+    bandwidth: float,
+    samples: int = 4,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""$\mathrm{KL}(\hat p * N(0, \sigma^2 I)\,\|\,\hat q * N(0, \sigma^2 I))$ of the empirical
+    distributions of x (n, d) and y (m, d), by `samples` points around each x: finite for disjoint
+    supports, but a value of the bandwidth as much as of the distributions."""
+    noise = torch.randn(samples, *x.shape, generator=generator, dtype=x.dtype, device=x.device)
+    points = (x + bandwidth * noise).flatten(0, 1)  # (samples n, d)
+
+    def log_density(centres: Tensor) -> Tensor:  # up to a constant
+        near = -squared(points, centres) / (2 * bandwidth**2)
+        return near.logsumexp(1) - math.log(len(centres))
+
+    return (log_density(x) - log_density(y)).mean()
 
 
 def mmd(x: Tensor, y: Tensor, bandwidth: float | None = None) -> Tensor:

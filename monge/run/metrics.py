@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.abilities import CanEncode, HasLikelihood
 from ..core.metric import Metric
 from ..data.dataset import Dataset, Split
+from ..evaluate.disentangle import mutual_information_gaps
 from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.linear_probe import codes, probe
 from ..evaluate.suite import EvaluationContext, Groups, metric_groups
@@ -20,6 +21,9 @@ from .text import text_metrics
 
 if TYPE_CHECKING:
     from .run import Run
+
+FACTOR_KINDS = ("label", "levels", "binary", "counts")
+"""Kinds of fields that have finitely many values."""
 
 
 def run_metrics(
@@ -47,7 +51,7 @@ def run_metrics(
         found["likelihood"] = {**found["likelihood"], "likelihood_gap": raised}
     cost = found.pop("cost")
     others: dict[str, dict[str, Metric]] = {
-        "codes": probe_metrics(run, what, split),
+        "codes": probe_metrics(run, what, split) | factor_metrics(run, what, split),
         "text": text_metrics(run, what, split),
         "forecasts": forecast_metrics(run, what, split),
     }
@@ -70,6 +74,32 @@ def probe_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[
     default = "test" if what is None or other.has_splits else "all"
     fitted, asked = labelled(run, own, "train"), labelled(run, other, split or default)
     return {"probe_accuracy": probe(*fitted, *asked)} if fitted and asked else {}
+
+
+def factor_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
+    """Mutual information gaps of the factors: the finite fields of the data that the model has not
+    read, if there are several."""
+    if not isinstance(run.model, CanEncode) or run.metadata["target"]:
+        return {}
+    own = run.opened.dataset if run.opened is not None else run.source()
+    source = own if what is None else run.source(what)
+    used = {run.metadata["event"], *run.metadata["given"], *own.main}
+    names = [
+        name
+        for name, field in source.fields.items()
+        if name not in used and field.space.dims == 1 and field.space.kind in FACTOR_KINDS
+    ]
+    if len(names) < 2:
+        return {}
+    default = "test" if what is None or source.has_splits else "all"
+    view = source.view(run.metadata["event"], run.metadata["given"], run.metadata["target"])
+    rows = view.index(split or default)
+    factors = {name: Split(source.view(event=name), rows).whole().x.flatten() for name in names}
+    z = codes(run.model, Split(view, rows))
+    if z.ndim != 2 or z.shape[1] < 2:
+        return {}
+    gaps = mutual_information_gaps(z, factors)
+    return {name if name == "mig" else f"mig.{name}": gap for name, gap in gaps.items()}
 
 
 def labelled(run: Run, source: Dataset, split: str) -> tuple[Tensor, Tensor] | None:

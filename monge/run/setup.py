@@ -103,7 +103,8 @@ def inherited(config: Config, settings: Sequence[str]) -> Config:
     """The configuration of the run that `start` names, if that run has the same model and `start`
     is a run in its configuration."""
     named = [word.partition("=")[2] for word in settings if word.startswith("start=")]
-    if not named or RunRef not in get_args(hints(type(config)).get("start")):
+    kinds = hints(type(config))  # type: ignore[arg-type]
+    if not named or RunRef not in get_args(kinds.get("start")):
         return config
     other = Config.from_dict(storage.read(storage.locate(named[-1]), "run.json")["config"])
     if type(other) is not type(config):

@@ -16,7 +16,7 @@ from ..core.metric import Metric
 from ..data.codecs.tokens import Text
 from ..data.readers.text import prompt as prompted
 from ..evaluate.likelihood import HeldOutRows, RowLikelihoods, chunks, row_likelihoods
-from ..evaluate.text import bleu, chrf
+from ..evaluate.text import bleu, chrf, rouge, word_errors
 
 if TYPE_CHECKING:
     from .run import Run
@@ -124,7 +124,7 @@ def cross_attention(run: Run, text: str, translation: str) -> tuple[list[str], l
 
 
 def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """Perplexity and bits per character, and BLEU and chrF of translations."""
+    """Perplexity and bits per character, and BLEU, chrF, ROUGE-L and word errors."""
     if run.view.text is None:
         return {}
     rows = run.split(what, split)
@@ -137,7 +137,12 @@ def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[s
             given = batch.to(run.compute.torch_device()).given
             translations += list(run.view.decode(run.model.mode(given).cpu()))
             true += texts_of(run, batch)
-        found |= {"bleu": bleu(translations, true), "chrf": chrf(translations, true)}
+        found |= {
+            "bleu": bleu(translations, true),
+            "chrf": chrf(translations, true),
+            "rouge": rouge(translations, true),
+            "word_error_rate": word_errors(translations, true),
+        }
     return found
 
 

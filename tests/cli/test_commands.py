@@ -391,3 +391,14 @@ def test_an_internal_error_names_its_class_and_debug(monkeypatch, run_cli):
     assert code == 1
     assert "(TypeError: odd)" in err
     assert "--debug" in err
+
+
+def test_layers_of_a_network_are_listed_with_what_they_read(run_json, run_cli):
+    printed = run_json("models", "cnn", "widths=8", "depth=2", "--data", "digits", "--layers")
+    rows = [row for row in printed["layers"] if row["layer"] in ("conv", "dense")]
+    assert [row["shape"] for row in rows] == [[8, 4, 4], [8, 4, 4], [128]]
+    assert [row["field"] for row in rows] == [3, 7, 8]  # 3, 3 + 2 x 2, all
+    assert rows[0]["parameters"] == 8 * 9
+    assert printed["parameters"] == sum(row["parameters"] for row in printed["layers"])
+    for wrong in (("--layers",), ("gpt", "--data", "digits", "--layers"), ("cnn", "widths=8")):
+        assert run_cli("models", *wrong)[0] == 2

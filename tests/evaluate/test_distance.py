@@ -25,7 +25,12 @@ def test_a_shift_is_seen_by_every_metric_and_equal_distributions_by_none():
     size = 2 * 2**0.5
     assert far["wasserstein_1"].value == pytest.approx(size, rel=0.1)
     assert far["gaussian_wasserstein_2"].value == pytest.approx(size, rel=0.1)
-    assert far["gaussian_kl"].value == pytest.approx(size**2 / 2, rel=0.25)
+    for name in ("gaussian_kl", "gaussian_reverse_kl"):
+        assert far[name].value == pytest.approx(size**2 / 2, rel=0.25)
+    both = far["gaussian_kl"].value + far["gaussian_reverse_kl"].value
+    assert far["gaussian_jeffreys"].value == pytest.approx(both)
+    sweep = [far[f"smoothed_kl_{bandwidth}"].value for bandwidth in ("0.1", "0.3", "1")]
+    assert sweep == sorted(sweep, reverse=True)
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error():

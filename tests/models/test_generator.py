@@ -13,6 +13,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models._generator import RowCoordinates
 from monge.models.transport.sinkhorn_generator import SinkhornGenerator
+from monge.prob.divergence import sinkhorn_divergence
 from monge.solve.transport.exact import sliced
 from monge.train.budget import Budget
 from monge.train.loop import fit
@@ -50,6 +51,21 @@ def test_the_divergence_of_equal_distributions_is_zero_in_the_mean_and_the_plain
     assert apart.mean() > 20 * error
     plain = mean_of(identity(built(debias="none")))
     assert plain.mean() > 20 * error
+    for power in (1.0, 2.0):
+        fields = {"debias": "divergence", "power": power}
+        alike, away = mean_of(identity(built(**fields))), mean_of(identity(built(**fields)), 1.0)
+        assert 0 < alike.mean() < away.mean() / 2  # biased by small batches
+
+
+def test_the_divergence_and_the_power_are_those_of_the_definition():
+    x, noise = normal(16, 0), normal(16, 1)
+    model = identity(built(debias="divergence", power=1.0, epsilon=0.2))
+    model.noise = lambda n, generator=None: noise
+    y, x = model.real(Batch(noise)), model.real(Batch(x))
+    model.generate = lambda z, context: y
+    epsilon = 0.2 * float(torch.cdist(x, y).mean())
+    due = sinkhorn_divergence(x, y, epsilon, "euclidean", relative=False, tolerance=1e-9)
+    assert float(model.divergence(Batch(normal(16, 0)))) == pytest.approx(float(due), abs=2e-3)
 
 
 def test_the_plain_cost_is_lower_for_a_distribution_that_shrinks():

@@ -239,6 +239,9 @@ def test_scores_are_their_formulas():
     q, k = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
     dot, bilinear = alignment.build_score("dot", 4, 4), alignment.build_score("bilinear", 4, 4)
     additive = alignment.build_score("additive", 4, 4, 6)
+    unscaled = alignment.build_score("unscaled", 4, 4)
+    torch.testing.assert_close(unscaled(q, k), torch.einsum("btd,bsd->bts", q, k))
+    torch.testing.assert_close(dot(q, k), unscaled(q, k) / 2)
     one, other = q[1, 2], k[1, 3]
     assert float(dot(q, k)[1, 2, 3]) == pytest.approx(float(one @ other) / 2)
     expected = other @ bilinear.map.weight @ one

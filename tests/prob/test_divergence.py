@@ -63,6 +63,27 @@ def test_gaussians_agree_with_torch():
     torch.testing.assert_close(d.diagonal_kl(mean[0], std[0], mean[1], std[1]), known)
 
 
+def test_the_expected_log_density_of_gaussians_is_the_entropy_and_the_divergence():
+    mean, low = points(2, 3), torch.tril(points(6, 3, seed=1).reshape(2, 3, 3)).clone()
+    low.diagonal(dim1=1, dim2=2).abs_().add_(0.3)
+    cov = low @ low.mT
+    entropy = MultivariateNormal(mean[0], cov[0]).entropy()
+    divergence = d.gaussian_kl(mean[0], cov[0], mean[1], cov[1])
+    found = d.gaussian_expected_log_density(mean[0], cov[0], mean[1], cov[1])
+    torch.testing.assert_close(found, -entropy - divergence)
+
+
+def test_smoothing_makes_the_divergence_of_disjoint_supports_finite_and_the_bandwidth_decides_it():
+    x, y = torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    g = torch.Generator().manual_seed(0)
+    for bandwidth in (0.1, 0.5, 2.0):  # of two points: |x - y|^2 / (2 sigma^2)
+        found = d.smoothed_kl(x, y, bandwidth, 20_000, g).item()
+        error = 2**0.5 / bandwidth / 20_000**0.5
+        assert found == pytest.approx(1 / bandwidth**2, abs=5 * error)
+    same = points(40)
+    assert d.smoothed_kl(same, same, 0.3, generator=g).item() == 0
+
+
 def test_mmd_is_unbiased_and_sees_a_shift():
     """E over pairs of samples of one distribution is zero, which the biased statistic's is not."""
     same = torch.stack(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from ...core.model import Defaults
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
-from ...nn.layers.specs import Shape
+from ...nn.layers.specs import Shape, StackSpec
 from ._base import Predictor
 from ._trunk import Trunk, model_name
 
@@ -54,6 +56,11 @@ class ImageTrunk(Trunk):
 
 class ImagePredictor(Predictor):
     """p(y | image, whatever else is given)."""
+
+    @classmethod
+    @abc.abstractmethod
+    def layer_spec(cls, config: Any) -> StackSpec:
+        """The layers from the image to its features, before they are built."""
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:

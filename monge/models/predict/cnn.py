@@ -91,6 +91,10 @@ class CNN(ImagePredictor):
         params = self.sample_params(n, given, options, generator)
         return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
 
+    @classmethod
+    def layer_spec(cls, config: Config) -> StackSpec:
+        return plan_layers(config)
+
     def build_net(self, shape: Shape) -> tuple[nn.Module, int]:
         plan = plan_layers(self.config)
         (width,) = plan.shape(shape)

@@ -13,8 +13,9 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...nn.layers.specs import Shape
+from ...nn.layers.specs import Shape, StackSpec
 from ...nn.resnet import ResNetFeatures as Network
+from ...nn.resnet import resnet_spec
 from ._images import SMALL_SIDE, ImagePredictor, ImageTrunk, image_side, with_training_defaults
 from ._trunk import Trunk
 
@@ -54,6 +55,10 @@ class ResNetPredictor(ImagePredictor):
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
         return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
+
+    @classmethod
+    def layer_spec(cls, config: Config) -> StackSpec:
+        return resnet_spec(config.net)
 
     def build_net(self, shape: Shape) -> tuple[nn.Module, int]:
         net: Network = self.config.net.build(shape)

@@ -51,8 +51,8 @@ class Seq2Seq(EncoderDecoderModel):
     $c_t = \sum_k a_{tk} s_k$, $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_t, s_k)$.
 
     The scores use the current $h_t$ (Luong et al.), so that training takes one pass for all steps:
-    $h_t^\top s_k / \sqrt d$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2 s_k)$. Without
-    attention c is the encoder's last state at every step.
+    $h_t^\top s_k / \sqrt d$, $h_t^\top s_k$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2
+    s_k)$. Without attention c is the encoder's last state at every step.
     """
 
     class Config(EncoderDecoderModel.Config):
@@ -60,7 +60,7 @@ class Seq2Seq(EncoderDecoderModel):
         net: RecurrentNet.Config = GRU.Config(width=256)
         """Network of decoder and encoder: rnn, gru or lstm; each direction of the encoder has half
         of its width."""
-        attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"
+        attention: Literal["none", "dot", "unscaled", "bilinear", "additive"] = "bilinear"
         """Attention score between a step of the decoder and one of the source."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Dropout at the input and output of the networks."""

@@ -6,7 +6,8 @@ $\mathcal D = \tfrac14 (W(x, y) + W(x, y') + W(x', y) + W(x', y')) - \tfrac12 W(
 W(y, y')$
 
 is in the mean the generalised energy distance of the two distributions, zero if they agree; the
-plain cost W(x, y) is not, since W(x, x) > 0, and yields samples of too little spread.
+plain cost W(x, y) is not, since W(x, x) > 0, and yields samples of too little spread. The Sinkhorn
+divergence W(x, y) - W(x, x) / 2 - W(y, y) / 2 corrects for this with one minibatch a side.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from ...solve.transport.ground_cost import cosine, squared
+from ...solve.transport.ground_cost import Power, cosine
 from ...solve.transport.sinkhorn import sinkhorn
 from .._generator import CHOSEN_KINDS, MLPGeneratorModel, default_share_weight
 
@@ -39,9 +40,10 @@ class SinkhornGenerator(MLPGeneratorModel):
     """x = G(z, given) with z ~ N(0, I): a distribution without a density, trained on the transport
     cost between minibatches (Genevay, Peyre & Cuturi 2018; unbiased form: Salimans et al. 2018).
 
-    The cost is the squared distance of standardised events, or with `features` one
-    minus the cosine of learned features, which are trained to raise the cost that the generator
-    lowers. Conditions are appended to the event, so that joint distributions are compared.
+    The cost is the squared distance of standardised events, another power of it, or with
+    `features` one minus the cosine of learned features, which are trained to raise the cost that
+    the generator lowers. Conditions are appended to the event, so that joint distributions are
+    compared.
     """
 
     events = {"real", "levels", "binary", "label", "counts", "columns"}
@@ -51,8 +53,11 @@ class SinkhornGenerator(MLPGeneratorModel):
         tag = "model/transport.sinkhorn_generator"
         epsilon: Annotated[float, Range(0, open=True)] = 0.05
         """Entropy of the plans, in units of their mean cost."""
-        debias: Literal["pairs", "none"] = "pairs"
-        """pairs: unbiased divergence of two minibatches per side; none: transport cost."""
+        debias: Literal["pairs", "divergence", "none"] = "pairs"
+        """pairs: unbiased divergence of two minibatches per side; divergence: the Sinkhorn
+        divergence W(x, y) - W(x, x) / 2 - W(y, y) / 2; none: transport cost."""
+        power: Annotated[float, Range(1, 2)] = 2.0
+        """Power of the distance that is the cost of points: 1 is that of W_1, 2 of W_2^2."""
         cost: Literal["points", "features"] = "points"
         """Ground cost between points (the events) or between learned features of them."""
         features: MLP.Config = MLP.Config(width=256, depth=2, activation="leaky")
@@ -112,6 +117,9 @@ class SinkhornGenerator(MLPGeneratorModel):
         context = self.context(batch.given, n)
         fake = self.generate(self.noise(n), context)
         x, y = self.point(self.real(batch), context), self.point(fake, context)
+        if self.config.debias == "divergence":
+            left, right = torch.stack([x, x, y]), torch.stack([y, x, y])
+            return self.costs(left, right) @ left.new_tensor([1.0, -0.5, -0.5])
         if not pairs:
             return self.costs(x[None], y[None])[0]
         x, x2, y, y2 = (half for side in (x, y) for half in side[: n // 2 * 2].chunk(2))
@@ -121,7 +129,7 @@ class SinkhornGenerator(MLPGeneratorModel):
 
     def costs(self, x: Tensor, y: Tensor) -> Tensor:
         """The entropic cost of each of S problems (S, n, k) with one regularisation, (S,)."""
-        cost = squared if self.features is None else cosine
+        cost = Power(self.config.power) if self.features is None else cosine
         spread = self.spread(cost(x.detach()[:1], y.detach()[:1]))
         return sinkhorn(
             x,

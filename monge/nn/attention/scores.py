@@ -1,10 +1,10 @@
-r"""Attention scores (dot, bilinear, additive) and hard attention.
+r"""Attention scores (dot, unscaled, bilinear, additive) and hard attention.
 
-Scores: dot $q^\top k / \sqrt d$, bilinear $q^\top W k$ (Luong et al. 2015) and additive
-$v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by the softmax
-of the scores; hard attention takes one (Xu et al. 2015): the best, one sampled from the
-softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). The
-discrete choice is trained through the soft weights (straight-through) or by its log-probability.
+Scores: dot $q^\top k / \sqrt d$, unscaled $q^\top k$, bilinear $q^\top W k$ (Luong et al. 2015)
+and additive $v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by
+the softmax of the scores; hard attention takes one (Xu et al. 2015): the best, one sampled from
+the softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). The discrete
+choice is trained through the soft weights (straight-through) or by its log-probability.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...core.errors import UsageError
 
-ScoreName = Literal["dot", "bilinear", "additive"]
+ScoreName = Literal["dot", "unscaled", "bilinear", "additive"]
 HardChoice = Literal["argmax", "sample", "gumbel"]
 
 
@@ -31,10 +31,15 @@ class AttentionScore(nn.Module, abc.ABC):
 
 
 class DotScore(AttentionScore):
-    """q . k / sqrt(d)."""
+    """q . k / sqrt(d), or q . k, whose variance grows with d."""
+
+    def __init__(self, scaled: bool = True) -> None:
+        super().__init__()
+        self.scaled = scaled
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
+        product = q @ k.transpose(1, 2)
+        return product / math.sqrt(q.shape[-1]) if self.scaled else product
 
 
 class BilinearScore(AttentionScore):
@@ -62,14 +67,14 @@ class AdditiveScore(AttentionScore):
 
 def build_score(kind: ScoreName, queries: int, keys: int, width: int = 64) -> AttentionScore:
     """The score with this name between vectors of these widths."""
-    if kind == "dot" and queries != keys:
+    if kind in ("dot", "unscaled") and queries != keys:
         raise UsageError(
             f"a dot product needs equal widths, got queries of {queries} and keys of "
             f"{keys}; choose bilinear or additive scores"
         )
     match kind:
-        case "dot":
-            return DotScore()
+        case "dot" | "unscaled":
+            return DotScore(scaled=kind == "dot")
         case "bilinear":
             return BilinearScore(queries, keys)
         case "additive":

@@ -297,6 +297,31 @@ class StackSpec(LayerSpec):
         return math.prod(layer.period for layer in self.layers)
 
 
+@dataclass(frozen=True)
+class LayerDescription:
+    """What a layer of a stack gives, holds and depends on."""
+
+    layer: str
+    shape: Shape
+    parameters: int
+    field: float  # positions of a side of the input that an output reads; inf is all
+
+
+def describe_layers(stack: StackSpec, inputs: Shape) -> list[LayerDescription]:
+    """The layers of a stack for events of this shape, first to last."""
+    found, shapes = [], stack.shapes(inputs)
+    for place, layer in enumerate(stack.layers):
+        found.append(
+            LayerDescription(
+                type(layer).__name__.removesuffix("Spec").lower(),
+                shapes[place + 1],
+                layer.parameters(shapes[place]),
+                receptive_field(StackSpec(stack.layers[: place + 1])),
+            )
+        )
+    return found
+
+
 def format_shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 

@@ -4,12 +4,12 @@ The entropic plan is the projection $\arg\min_{\pi \in \Pi(p, q)} \mathrm{KL}(\p
 Gibbs kernel $K = e^{-C/\epsilon}$. Projecting on one marginal at a time (Bregman 1967; Benamou et
 al. 2015),
 
-$\pi \leftarrow \mathrm{diag}(p / \pi 1)\, \pi$,  $\pi \leftarrow \pi\, \mathrm{diag}(q / \pi^T 1)$,
+$\pi \leftarrow \mathrm{diag}(p / \pi 1)\, \pi$, then $\pi\, \mathrm{diag}(q / \pi^T 1)$,
 
-gives the iterates of Sinkhorn's algorithm. At the solution $\log \pi / K = f_i + g_j$ (stationarity)
-and both marginals hold. For a kernel with zeros a positive scaling exists iff some plan is positive
-exactly where K is, and the iteration still converges iff some plan is zero where K is (Rothblum &
-Schneider 1989).
+gives the iterates of Sinkhorn's algorithm. At the solution $\log \pi / K = f_i + g_j$
+(stationarity) and both marginals hold. For a kernel with zeros a positive scaling exists iff some
+plan is positive exactly where K is, and the iteration still converges iff some plan is zero where
+K is (Rothblum & Schneider 1989).
 """
 
 from __future__ import annotations
