@@ -154,7 +154,8 @@ def command(
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
     if workers > 1 and not dry_run:
-        raise click.exceptions.Exit(launch_workers(click.get_current_context(), workers))
+        arguments = [*filter(None, (model, data)), *settings]
+        raise click.exceptions.Exit(launch_workers(context, workers, arguments))
     distributed.stop_with_launcher()
     compute = ComputeConfig(device, precision, threads, compiled)
     if resume:
@@ -197,19 +198,18 @@ def command(
     report(console, run)
 
 
-def launch_workers(context: click.Context, workers: int) -> int:
-    """Run this command as several processes; the exit code."""
+def launch_workers(context: click.Context, workers: int, arguments: list[str]) -> int:
+    """Run this command with these arguments as several processes; the exit code."""
     from ..comparison.runner import cores
     from ..train.distributed import launch
 
-    words = [sys.executable, "-P", "-m", "monge", "fit"]
+    words = [sys.executable, "-P", "-m", "monge", "fit", *arguments]
     for param in context.command.params:
         value = context.params[param.name or ""]
-        if param.name == "workers" or value in (None, False, ()):
+        done = param.name in ("workers", "stored", "save_config")  # here, not in each process
+        if done or isinstance(param, click.Argument) or value in (None, False, ()):
             continue
-        if isinstance(param, click.Argument):
-            words += map(str, value if isinstance(value, tuple) else [value])
-        elif value is True:
+        if value is True:
             words.append(param.opts[-1])
         else:
             for each in value if isinstance(value, tuple) else [value]:
