@@ -103,6 +103,7 @@ ADMITTED = {
     "cnn": {"X50", "X57"},
     "resnet": {"X50", "X57"},
     "predict.recurrent": {"X50", "X57"},
+    "noisy_classifier": {"X50", "X57"},
 }
 ELSEWHERE = {
     "nade",
@@ -122,7 +123,6 @@ ALONE = {
     "ae",
     "contrastive",
     "mae",
-    "noisy_classifier",
     "entropic_map",
     "neural_map",
     "sinkhorn_generator",

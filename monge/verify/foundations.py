@@ -131,7 +131,7 @@ def x4_quotients_powers_and_sigmoids() -> Residual:
 
 
 def x4_activations_are_their_formulas() -> Residual:
-    """Every activation function is the function of its name, and softmax sums to 1.
+    """Every activation function is the function that its name says.
 
     Examines: nn.layers.activation.
 
