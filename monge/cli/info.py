@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from .. import __version__
 from ..core.memory import available, gigabytes
 from ..run import storage
 from ._output import Console, common
@@ -42,7 +41,7 @@ def facts() -> dict[str, Any]:
     runs = storage.home()
     place = next(p for p in (runs, *runs.absolute().parents) if p.exists())
     return {
-        "monge": __version__,
+        "monge": version("monge"),
         "python": platform.python_version(),
         **{name: version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",
