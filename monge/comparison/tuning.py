@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..core.config import Overrides
-from ..core.errors import MongeError, RunError, UsageError, check_seed
+from ..core.errors import MongeError, RunError, UsageError
 from ..core.metric import Metric
+from ..core.rng import check_seed
 from ..plot.importance import write_importances
 from ..run import storage
 from ..run.figures import write_figures

@@ -252,11 +252,15 @@ def encode(
 
 def fill_sources(
     selection: Selection, raw: RawData, tensors: Mapping[str, PackedTensor]
-) -> dict[str, PackedTensor]:
+) -> Mapping[str, PackedTensor]:
     """The columns with empty cells filled in that follow from a column computed from them."""
-    found, codes = dict(tensors), single_columns(tensors)
-    for each in reversed(selection.restored.derived if selection.is_whole else ()):
-        if isinstance(each, Lookup) and {each.name, each.source} <= {*codes} & {*raw.values}:
+    derived = selection.restored.derived if selection.is_whole else ()
+    lookups = [each for each in derived if isinstance(each, Lookup)]
+    if not lookups:
+        return tensors
+    found, codes = dict(tensors), dict(single_columns(tensors))
+    for each in reversed(lookups):
+        if {each.name, each.source} <= {*codes} & {*raw.values}:
             codec = selection.schema.field(each.source).codec
             found[each.source] = codes[each.source] = each.fill_source(codes, codec)
     return found
