@@ -24,7 +24,7 @@ from monge.cli.main import monge as group
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```(\w*)\n(.*?)^```$", re.M | re.S)
-QUICK = {"table.md", "likelihood.md", "tools.md", "model.md", "reader.md", "metric.md", "data.md"}
+QUICK = {"table.md", "likelihood.md", "model.md", "reader.md", "metric.md", "data.md"}
 """Pages that take few seconds; the code of the others runs in the slow suite."""
 
 
