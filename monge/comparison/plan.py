@@ -116,9 +116,9 @@ def choose_models(
     others = named or [c for c in known if c.entry.family != "baseline"]
     taken, refused = split_supported(others, space, predicting)
     if refused and not taken:
-        reasons = "".join(f"\n  {model}: {reason}" for model, reason in refused.items())
+        reasons = "; ".join(f"{model}: {reason}" for model, reason in refused.items())
         raise DataError(
-            next(iter(refused.values())) if named else f"no model supports {name}:{reasons}"
+            next(iter(refused.values())) if named else f"no model supports {name}: {reasons}"
         )
     always, _ = split_supported(baselines, space, predicting)
     taken = first_per_family(taken) if one and not named else taken

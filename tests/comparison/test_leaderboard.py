@@ -125,13 +125,13 @@ def test_the_error_over_seeds_is_not_smaller_than_that_over_rows():
     assert mean([Metric(0.0, "exact", 0.1), Metric(0.0, "exact", 0.2)]).stderr == 0.2
 
 
-def test_data_that_no_model_supports_list_a_reason_per_line(monkeypatch):
+def test_data_that_no_model_supports_list_a_reason_for_each(monkeypatch):
     few = [
         entry
         for entry in registry.entries()
         if entry.name in ("predict.mlp", "represent.contrastive")
     ]
     monkeypatch.setattr(registry, "entries", lambda: few)
-    with pytest.raises(DataError, match="moons:\n  ") as caught:
+    with pytest.raises(DataError, match="moons") as caught:
         planned()
-    assert len(str(caught.value).splitlines()) == 3
+    assert all(entry.name in str(caught.value) for entry in few)

@@ -102,7 +102,11 @@ def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(config, space)
 @pytest.mark.parametrize("name", ["count_table", "fvsbn", "nade"])
 def test_every_identity_holds_on_every_small_space(name):
     """X57 is left to the contract, which samples less."""
-    tried = [each for each in identities() if each.needs and each.listing.id != "X57"]
+    tried = [
+        each
+        for each in identities()
+        if each.needs and each.listing.group != "any_model" and each.listing.id != "X57"
+    ]
     rows = [row for each in tried for row in hold(each, subjects.small(name), every=True)]
     assert not [row for row in rows if row.passed is False]
     own = {"count_table": {"X53"}, "fvsbn": {"X52", "X53"}, "nade": {"X51", "X52"}}[name]

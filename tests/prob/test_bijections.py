@@ -82,8 +82,11 @@ def test_there_and_back_again(name, seed, size):
     with torch.no_grad():
         x, there = layer(z)
         again, back = layer.inverse(x)
-    torch.testing.assert_close(again, z, rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(there, -back, rtol=1e-8, atol=1e-8)
+    # where a spline is nearly flat, its inverse magnifies rounding by its slope
+    slopes = torch.autograd.functional.jacobian(lambda v: layer.inverse(v)[0].sum(0), x)
+    room = 1e-11 * max(1.0, float(slopes.abs().amax()))
+    torch.testing.assert_close(again, z, rtol=1e-11, atol=room)
+    torch.testing.assert_close(there, -back, rtol=1e-11, atol=room)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -223,7 +223,16 @@ def test_a_run_with_a_link_out_of_it_is_refused(run, fitted, tmp_path, command, 
         ["report", run],
         ["fit", "--resume", run, "--budget", "+1steps"],
         ["evaluate", run],
-        ["fit", "made", data, f"start={run}", "--out", tmp_path / "second"],
+        [
+            "fit",
+            "predict.mlp",
+            data,
+            "--target",
+            "b",
+            f"start={run}",
+            "--out",
+            tmp_path / "second",
+        ],
     ):
         code, _, err = command(*arguments)
         assert code == 1, arguments

@@ -215,7 +215,8 @@ def test_budgets_are_read(text, expected):
     ],
 )
 def test_wrong_budgets_are_refused(text):
-    with pytest.raises(UsageError, match=repr(text)):
+    shown = repr(text)[:100]  # the rest of a long word is left out
+    with pytest.raises(UsageError, match=shown):
         Budget.read(text)
 
 
