@@ -11,6 +11,8 @@ import re
 import reprlib
 from collections.abc import Iterable
 
+MAX_SHOWN = 160
+"""Characters of a value that a message shows."""
 MAX_SEED = 2**63 - 1
 """The largest seed that torch takes."""
 
@@ -135,4 +137,5 @@ def shown(value: object) -> str:
     """`value` for a message; long or deep values are shortened."""
     cut = reprlib.Repr()
     cut.maxstring = cut.maxother = cut.maxlong = 80
-    return cut.repr(value)
+    text = cut.repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -83,9 +83,12 @@ class Space(Config):
         for name in ("mean", "scale", "low", "high"):
             values = getattr(self, name)
             limit = math.inf if self.kind == "real" else MAX_EXACT
-            if not values or not all(abs(value) <= limit for value in values):
+            groups = self.shape[:1] if len(self.shape) == 3 else self.shape[-1:]  # or channels
+            entries = groups[0] if groups and self.kind != "columns" else 1
+            if len(values) not in (1, entries) or not all(abs(value) <= limit for value in values):
                 raise UsageError(
-                    f"expected numbers for each entry in {name}, found {shown(values)}"
+                    f"expected one number, or one for each of {entries}, in {name}, found "
+                    f"{shown(values)}"
                 )
         if self.kind == "columns" and self.shape != (len(self.columns),):
             raise UsageError(

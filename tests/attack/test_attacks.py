@@ -43,7 +43,7 @@ def run_script(name, tries, seed):
 
 
 def test_hostile_run_folders_are_used_or_refused_in_a_sentence(seed):
-    assert hostile_runs.attack(60, seed) == [], f"seed {seed}"
+    assert hostile_runs.attack(20, seed) == [], f"seed {seed}"
 
 
 def test_a_foreign_error_is_found(monkeypatch):
@@ -53,7 +53,7 @@ def test_a_foreign_error_is_found(monkeypatch):
 
 
 def test_hostile_data_are_read_or_refused_in_a_sentence(seed):
-    assert hostile_data.attack(40, seed) == [], f"seed {seed}"
+    assert hostile_data.attack(20, seed) == [], f"seed {seed}"
 
 
 def test_code_that_runs_and_markup_of_names_are_found(monkeypatch, tmp_path):
@@ -68,7 +68,7 @@ def test_code_that_runs_and_markup_of_names_are_found(monkeypatch, tmp_path):
 
 
 def test_calls_with_random_arguments_raise_only_errors_of_ours(seed):
-    assert fuzz_api.attack(80, seed) == [], f"seed {seed}"
+    assert fuzz_api.attack(20, seed) == [], f"seed {seed}"
 
 
 def test_a_call_that_raises_another_error_is_found(monkeypatch):

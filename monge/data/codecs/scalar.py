@@ -188,7 +188,8 @@ def blurred(column: np.ndarray) -> int | None:
     """The first of the numbers (N,) that float32 changes by more than 1e-3 of their spread."""
     spread, worst = Spread(), 0.0
     for _, part in pieces(column):
-        seen = part[~np.isnan(part)].astype(np.float64)
+        cells = numbers(part, str)  # cells that are Python objects may be None
+        seen = cells[~np.isnan(cells)]
         spread = spread.joined(Spread.of(seen))
         worst = max(worst, np.abs(seen - seen.astype(np.float32)).max(initial=0))
     if spread.low >= spread.high or worst <= (limit := 1e-3 * spread.deviation):

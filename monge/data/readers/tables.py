@@ -349,6 +349,11 @@ def fit_cells(
     ones of text, all numbers."""
     if found.dtype.kind != "O":
         return fit_number(found, values, name, dtype, missing, at)
+    if all(type(value) in (int, float) and abs(value) <= scalar.EXACT_FLOAT64 for value in values):
+        whole = all(type(value) is int for value in values)
+        values = values.astype(np.int64 if whole else np.float64)
+        kind = "int64" if whole and not missing else "float64"  # of Python objects
+        return fit_number(found, values, name, kind, missing, at)
     if all(type(value) is int and abs(value) < WRAPS for value in values):
         return fit_number(found, values.astype(np.int64), name, dtype, missing, at)
     if all(isinstance(value, bool | np.bool_) for value in values):
