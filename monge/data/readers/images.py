@@ -212,7 +212,7 @@ def idx_array(path: Path) -> np.ndarray:
         body = base.read_bytes(path)
         zero, kind, axes = struct.unpack_from(">HBB", body)
         shape = struct.unpack_from(f">{axes}I", body, 4)
-        if zero or kind not in IDX:
+        if zero or kind not in IDX or not axes:
             raise ValueError("its first bytes are not those of an idx file")
         values = np.frombuffer(body, IDX[kind], math.prod(shape), 4 + 4 * axes).reshape(shape)
     except DataError:
