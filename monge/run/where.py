@@ -248,7 +248,7 @@ def sample_where(
     def keep(draw: Callable[[int], Tensor], most: int, method: str) -> ConditionalSamples:
         parts: list[Tensor] = []
         tried = kept = 0
-        while kept < n and tried < most:
+        while not tried or (kept < n and tried < most):
             share = kept / tried if kept else 1 / max(tried, 1)
             size = FIRST_TRY if not tried else int(1.2 * (n - kept) / share) + 1
             x = draw(min(size, MAX_TRIES // 4, most - tried))

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ...core.errors import DataError
+from ...core.errors import DataError, shown
 from ..codecs import scalar
 from ..codecs.array import Array
 from ..codecs.base import Codec, Locator
@@ -80,6 +80,12 @@ def from_rows(rows: Iterable[Any], name: str) -> RawData:
     if isinstance(first, Mapping):
         return from_frame(items, name)
     if isinstance(first, tuple) and len(first) == 2 and numpy_of(first[0]).ndim:
+        for row, item in enumerate(items, 1):
+            if not isinstance(item, tuple | list) or len(item) != 2:
+                raise DataError(
+                    f"expected an (x, y) pair in every row, as in the first, found "
+                    f"{shown(item)} in row {row}; fix that row"
+                )
         x, y = (stacked([item[place] for item in items], name) for place in (0, 1))
         return from_pair(x, y, name)
     if isinstance(first, tuple) and len(first) == 1:
