@@ -308,7 +308,13 @@ class SavedRun:
     @property
     def result(self) -> dict[str, Any]:
         """Of the best weights: step, held-out score, seconds, and why training stopped."""
-        return checkpoint.about(self.weights)
+        found = checkpoint.about(self.weights)
+        if missing := [name for name in ("step", "seconds", "held_out") if name not in found]:
+            raise RunError(
+                f"{self.weights} is no checkpoint of best weights ({missing[0]} is missing); "
+                "restore it from a copy, or fit again"
+            )
+        return found
 
     def source(self, what: Any = None) -> Dataset:
         """The run's own data, checked to be unchanged, or other data read with its fields."""

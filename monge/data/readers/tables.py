@@ -231,6 +231,11 @@ def with_target(raw: RawData, target: Any) -> RawData:
     """The table with an extra column, the default target."""
     import pandas as pd
 
+    if np.ndim(target) == 0:
+        raise DataError(
+            f"expected a target for each of the {len(raw)} rows, found {shown(target)}; pass one "
+            "value per row"
+        )
     column: Cells = target if is_frame(target) else pd.Series(list(target))
     column = column.reset_index(drop=True)
     if column.ndim == 2 and column.shape[1] == 1:
