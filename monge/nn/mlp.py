@@ -10,7 +10,7 @@ from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
 from .layers.activation import Activation, activation
 from .layers.dropout import Dropout
-from .layers.init import Init, initialise_chain
+from .layers.init import SHALLOW, UNSTABLE, Init, initialise_chain, rescale_chain
 
 INPLACE_ACTIVATIONS = ("relu", "leaky", "elu")
 """Functions whose derivative follows from their value, so that they can work in place."""
@@ -49,6 +49,9 @@ class MLP(Configured, nn.Module):
         self.act = activation(config.activation, inplace=config.activation in INPLACE_ACTIVATIONS)
         self.drop = Dropout(config.dropout)
         initialise_chain(self.linears, config.init, config.activation, config.residual)
+        deep = len(self.hidden) >= SHALLOW and not config.residual
+        if deep and config.init in ("auto", "he") and config.activation in UNSTABLE:
+            rescale_chain(self.linears, self.act)
 
     @property
     def linears(self) -> list[nn.Linear]:
