@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from .activation import Activation
+from .activation import LEAKY_SLOPE, Activation
 
 Init = Literal["auto", "he", "xavier", "orthogonal", "small", "torch"]
 """How weights are sampled. torch leaves them as torch does, uniform of variance 1 / (3 D_in);
@@ -40,7 +40,7 @@ PROBE_ROWS = 512
 """Normal rows that a deep chain of these is rescaled on."""
 GAIN_SQUARED: dict[Activation, float] = {
     "relu": 2.0,
-    "leaky": 2 / (1 + 0.2**2),
+    "leaky": 2 / (1 + LEAKY_SLOPE**2),
     "rrelu": 2 / (1 + (1 / 8**2 + 1 / 24 + 1 / 3**2) / 3),  # slopes U(1/8, 1/3): their mean square
     "elu": 1.550,
     "selu": 1.0,
@@ -57,14 +57,34 @@ GAIN_SQUARED: dict[Activation, float] = {
 """alpha of each function; those of elu, gelu and silu are 1 / E[a(z)^2] rounded."""
 
 
+def leaky_gain(slope: float) -> float:
+    """alpha of leaky with this slope below 0."""
+    return 2 / (1 + slope**2)
+
+
+def maxout_gain(pieces: int) -> float:
+    """alpha of maxout: 1 over the mean square of the largest of this many normal numbers."""
+    z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+    log_density = -z.square() / 2 - math.log(2 * math.pi) / 2
+    largest = pieces * (log_density + (pieces - 1) * torch.special.log_ndtr(z)).exp()
+    return 1 / float(torch.trapezoid(z.square() * largest, z))
+
+
 @torch.no_grad()
-def initialise(net: nn.Module, how: Init = "he", activation: Activation = "relu") -> None:
-    """Sample the weights of every linear map and convolution in the net; biases become 0."""
+def initialise(
+    net: nn.Module,
+    how: Init = "he",
+    activation: Activation = "relu",
+    slope: float = LEAKY_SLOPE,
+) -> None:
+    """Sample the weights of every linear map and convolution in the net; biases become 0. `slope`
+    is that of leaky."""
     if resolve(how, deep=False) == "torch":
         return
+    alpha = leaky_gain(slope) if activation == "leaky" else GAIN_SQUARED[activation]
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)):
-            init_weight(layer, how, GAIN_SQUARED[activation])
+            init_weight(layer, how, alpha)
             if layer.bias is not None:
                 layer.bias.zero_()
 
@@ -76,18 +96,22 @@ def resolve(how: Init, deep: bool) -> Init:
 
 @torch.no_grad()
 def initialise_chain(
-    layers: Sequence[nn.Linear], how: Init, activation: Activation, residual: bool = False
+    layers: Sequence[nn.Linear],
+    how: Init,
+    activation: Activation,
+    residual: bool = False,
+    gain: float | None = None,
 ) -> None:
     """The same for maps that follow one another: the first reads inputs, so that its alpha is 1,
     the others read activations. With `residual` the maps between the first and the last are added
     to their inputs, so that each may add only its part of the variance, or of the size if what is
-    added has one sign."""
+    added has one sign. `gain` is alpha, by default that of the activation."""
     how = resolve(how, deep=len(layers) > SHALLOW)
     if how == "torch":
         return
     between = len(layers) - 2
     for place, layer in enumerate(layers):
-        alpha = GAIN_SQUARED[activation] if place else 1.0
+        alpha = (gain or GAIN_SQUARED[activation]) if place else 1.0
         share = 1
         if residual and 0 < place <= between:
             share = between**2 if activation in ONE_SIDED else between
