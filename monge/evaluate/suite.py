@@ -46,6 +46,7 @@ from .samples import (
     spread,
     with_references,
 )
+from .sharpness import sharpness
 from .tabular import Coding, cells, columns_of, detection, table_metrics
 from .tstr import targets, tstr_scores
 
@@ -190,6 +191,10 @@ def fidelity(
             )
         )
         samples |= sample_metrics(compared, known.density, seed)
+        if model.space.is_image and min(model.space.shape[1:]) > 2:
+            samples |= with_references(
+                *({"sharpness": sharpness(side, real.x)} for side in (x, train.x))
+            )
         columns = columns_of(feature_map.space, known.columns)
         if min(len(x), len(real), len(train)) >= MIN_TEST_ROWS:
             samples |= feature_distances(known, fake, real, train)
