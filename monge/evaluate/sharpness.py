@@ -1,8 +1,9 @@
 r"""Sharpness of images: the variance of the Laplacian, compared with that of real images.
 
 $\mathrm{Var}(\Delta x)$ over the pixels of an image, $\Delta x = x_{i+1,j} + x_{i-1,j} +
-x_{i,j+1} + x_{i,j-1} - 4 x_{ij}$, is small where edges are blurred (Tolstikhin et al. 2018 measure generated
-faces by it); noise raises it as well, so that the ratio is 1 for equal distributions.
+x_{i,j+1} + x_{i,j-1} - 4 x_{ij}$, is small where edges are blurred (Tolstikhin et al. 2018
+measure generated faces by it); noise raises it as well, so that the ratio is 1 for equal
+distributions.
 """
 
 from __future__ import annotations
