@@ -33,7 +33,7 @@ from .likelihood import (
     row_subset,
 )
 from .out_of_bag import out_of_bag
-from .predictions import predict, predicts
+from .predictions import predict, predicts, votes
 from .predictions import prediction_metrics as predictive
 from .privacy import TRAIN_ROWS, privacy_metrics
 from .rejection import Obeys
@@ -100,7 +100,9 @@ def metric_groups(
     found: Groups = {"likelihood": likelihoods(model, rows, others, seed, known)}
     speed = None
     if predicts(model):
-        found["predictions"] = predictive(predict(model, chunks(rows)))
+        found["predictions"] = predictive(predict(model, chunks(rows))) | votes(
+            model, chunks(rows)
+        )
     elif isinstance(model, CanSample) and not is_forecast(model):
         samples, speed = fidelity(model, rows, others, seed, known)
         found |= samples
