@@ -246,3 +246,17 @@ def test_a_mixture_config_is_taken_as_it_is(tmp_path):
     run = monge.fit(config, "moons", budget="3steps", out=tmp_path / "run")
     assert run.config == config
     assert issubclass(type(run.model), Model)
+
+
+def test_a_majority_vote_counts_members_and_breaks_ties_by_the_mean(monkeypatch):
+    space, batch = classes()
+    member = registry.find("predict.mlp").smallest_config(space)
+    model = Ensemble.Config(member=member, members=4).build(space).eval()
+    rows = batch[:3]
+    modes = [[0, 1, 2], [0, 1, 1], [1, 1, 1], [2, 0, 2]]
+    for each, found in zip(model.members, modes, strict=True):
+        monkeypatch.setattr(each, "mode", lambda *a, found=found: torch.tensor(found).float())
+    vote = model.majority(rows.given)
+    assert vote[:2].tolist() == [0, 1]
+    chosen = model.marginals(rows.given).probabilities[0][2]
+    assert vote[2] == (1 if chosen[1] >= chosen[2] else 2)

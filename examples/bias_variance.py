@@ -1,0 +1,80 @@
+"""Bias, variance and noise of any predictor, from fits to many datasets of one known function.
+
+For y = f(x) + noise and the mean prediction m_D(x) of a model fitted to a dataset D,
+
+    E (m_D(x) - y)^2 = (E_D m_D(x) - f(x))^2 + Var_D m_D(x) + Var(noise),
+
+averaged over x (Geman, Bienenstock & Doursat 1992). The three parts are estimated from fits to
+fresh datasets, and their sum stands beside the squared error on fresh rows.
+
+    python -m examples.bias_variance [--model predict.mlp] [--fits 8] [net.width=8]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pandas as pd
+
+import monge
+
+NOISE = 0.3
+
+
+def function(x: np.ndarray) -> np.ndarray:
+    return np.sin(3 * x) + 0.5 * x
+
+
+def dataset(rows: int, seed: int) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    x = random.uniform(-2, 2, rows)
+    return pd.DataFrame({"x": x, "y": function(x) + NOISE * random.normal(size=rows)})
+
+
+def bias_variance(
+    model: str, *settings: str, fits: int, rows: int, budget: str
+) -> dict[str, float]:
+    """Squared bias, variance, noise, their sum, and the measured error on fresh rows."""
+    fresh, means = dataset(2000, 10_000), []
+    for seed in range(fits):
+        run = monge.fit(
+            model,
+            dataset(rows, seed),
+            *settings,
+            target="y",
+            budget=budget,
+            seed=seed,
+            name="bias-variance",
+            progress=False,
+        )
+        means.append(np.asarray(run.predict(fresh[["x"]])["mean"], float))
+    found = np.stack(means)  # (fits, N)
+    spread = found.var(0, ddof=1)
+    gap = found.mean(0) - function(fresh.x.to_numpy())
+    parts = {
+        "bias^2": float((gap**2 - spread / fits).mean()),  # less what the mean of few fits varies
+        "variance": float(spread.mean()),
+        "noise": NOISE**2,
+    }
+    error = float(((found - fresh.y.to_numpy()) ** 2).mean())
+    return parts | {"sum": sum(parts.values()), "measured error": error}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("settings", nargs="*", help="settings of the model, such as net.width=8")
+    parser.add_argument("--model", default="predict.mlp")
+    parser.add_argument("--fits", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=100)
+    parser.add_argument("--budget", default="300steps")
+    own = parser.parse_intermixed_args()
+    parts = bias_variance(
+        own.model, *own.settings, fits=own.fits, rows=own.rows, budget=own.budget
+    )
+    for name, value in parts.items():
+        print(f"{name:15} {value:.4f}")
+
+
+if __name__ == "__main__":
+    main()
