@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from ..run.run import Run
 
 
+def config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Any:
+    """The content of the file of settings, if one is named."""
+    return _config_file.set_defaults(context, path) if path else {}
+
+
 @click.command("fit")
 @click.argument("model", required=False)
 @click.argument("data", required=False)
@@ -91,7 +96,7 @@ if TYPE_CHECKING:
     "stored",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     is_eager=True,
-    callback=_config_file.set_defaults,
+    callback=config_file,
     metavar="FILE",
     help="Take MODEL, DATA, options and settings from this YAML file; what is typed comes first.",
 )
@@ -253,7 +258,8 @@ def train(console: Console, run: Run, budget: str, track: str | None = None) -> 
                 err=True,
             )
         )
-    follow(tracked(run.train(budget), run, track), shown=not console.quiet)
+    steps = run.train(budget)
+    follow(tracked(steps, run, track) if track else steps, shown=not console.quiet)
 
 
 STOP_REASONS = {

@@ -26,6 +26,7 @@ from .builtin import catalogue
 from .codecs import time_index
 from .codecs.array import Array
 from .codecs.base import Codec
+from .codecs.date import Date
 from .codecs.date import align as align_dates
 from .codecs.date_format import is_date
 from .codecs.scalar import listed
@@ -38,7 +39,6 @@ from .options import Options
 from .packed import PackedTensor, missing_counts, single_columns
 from .readers import (
     arrays,
-    arrow,
     audio,
     folders,
     images,
@@ -48,7 +48,15 @@ from .readers import (
     text,
     text_columns,
 )
-from .readers.base import RawData, ReadFormat, RowLocations, check_kind
+from .readers.base import (
+    ARROW_SUFFIXES,
+    RawData,
+    ReadFormat,
+    RowLocations,
+    check_kind,
+    is_arrow,
+    size_of,
+)
 from .schema import Schema, read_selection, with_missing_marks
 from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
 from .schema_match import encode as encode_matched
@@ -99,7 +107,7 @@ def prepared_place(
 ) -> Path | None:
     """The folder of data that are prepared, or are so large that they are prepared in the cache
     first; None for others."""
-    if isinstance(source, Path) and prepared.is_prepared(source):
+    if isinstance(source, Path) and source.is_dir() and prepared.is_prepared(source):
         if transforms:
             raise UsageError(
                 f"expected {source} without a transform, found +{transforms[0].text}; prepare "
@@ -129,7 +137,7 @@ def announcement(data: Any, settings: Sequence[str] = ()) -> str:
     if not paths or prepared.is_prepared(prepared.cache_place(paths, options, None)):
         return ""
     return (
-        f"{data} has {gigabytes(prepared.size_of(paths))} and is prepared in "
+        f"{data} has {gigabytes(size_of(paths))} and is prepared in "
         f"{prepared.cache_root()} first (MONGE_CACHE names another folder)"
     )
 
@@ -138,7 +146,7 @@ def large_paths(source: Any, options: Options) -> list[Path]:
     """The files of a table that is prepared before it is used; none for other data."""
     many = isinstance(source, tables.TableFiles)
     files = source.paths if many else [source] if isinstance(source, Path) else []
-    if not all(path.is_file() for path in files) or prepared.size_of(files) < prepared.LARGE:
+    if not all(path.is_file() for path in files) or size_of(files) < prepared.LARGE:
         return []
     return paths_of_table(source, options)
 
@@ -181,7 +189,7 @@ def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
     if not paths:
         raise DataError(
             f"expected a table in a file ({', '.join(TABLE_SUFFIXES[:4])} or "
-            f"{', '.join(arrow.SUFFIXES)}) or in several, found {names[0]}; convert it"
+            f"{', '.join(ARROW_SUFFIXES)}) or in several, found {names[0]}; convert it"
         )
     if out.suffix != prepared.SUFFIX:
         raise UsageError(
@@ -255,12 +263,12 @@ def table_files(pattern: str, paths: Sequence[Path]) -> tables.TableFiles:
     """The files of a pattern; all of them must be tables of one kind."""
     for path in paths:
         check_kind(path)
-        kind = arrow.is_arrow(path)
+        kind = is_arrow(path)
         named = path.name.lower().endswith(tuple(TABLE_SUFFIXES))
-        if not path.is_file() or not named or kind != arrow.is_arrow(paths[0]):
+        if not path.is_file() or not named or kind != is_arrow(paths[0]):
             raise DataError(
                 f"{pattern}: expected tables of one kind ({', '.join(TABLE_SUFFIXES[:4])} or "
-                f"{', '.join(arrow.SUFFIXES)}), found {path}; give a narrower pattern"
+                f"{', '.join(ARROW_SUFFIXES)}), found {path}; give a narrower pattern"
             )
     return tables.TableFiles(pattern, tuple(paths))
 
@@ -291,7 +299,7 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
     if isinstance(source, Path):
         raise DataError(
             f"expected a table ({', '.join(TABLE_SUFFIXES[:4])} or their .gz, "
-            f"{', '.join(arrow.SUFFIXES)}), an array "
+            f"{', '.join(ARROW_SUFFIXES)}), an array "
             f"({', '.join(ARRAY_SUFFIXES)}), idx, images or {audio.SUFFIX}, found {source}; "
             "convert it"
         )
@@ -302,7 +310,7 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
 
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
-TABLE_SUFFIXES = (*TEXT_SUFFIXES, *arrow.SUFFIXES)
+TABLE_SUFFIXES = (*TEXT_SUFFIXES, *ARROW_SUFFIXES)
 ARRAY_SUFFIXES = (".npy", ".npz")
 IDX_NAME = re.compile(r".*[-.]idx.*")
 """train-images-idx3-ubyte.gz, mine.idx and the like."""
@@ -641,7 +649,8 @@ def encode(
     if raw.store is None:
         values = dict(values)
     codecs = fit_codecs(raw, values, options, schema)
-    if schema is None and finds_support(raw, options):
+    has_dates = any(isinstance(codec, Date) for codec in codecs.values())
+    if schema is None and has_dates and finds_support(raw, options):
         codecs = align_dates(codecs, values)
     if raw.store is not None:
         tensors = raw.store.encode(raw, codecs, values)

@@ -43,7 +43,7 @@ from .dataset import Dataset
 from .options import Options
 from .packed import PackedTensor
 from .readers import arrow, delimited
-from .readers.base import SPLITS, RawData, RowLocations, is_gz
+from .readers.base import SPLITS, RawData, RowLocations, is_arrow, size_of
 from .readers.columns import LazyColumns, StoredColumn, append
 from .schema import Schema, read_selection, with_missing_marks
 
@@ -58,8 +58,6 @@ TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "int64": np.
 """How encoded cells are stored: numbers, and codes of names."""
 BYTES = 16
 """Bytes that a cell takes at most on disk while a table is prepared."""
-UNPACKED = 8
-"""How many times its size a compressed table is taken to have."""
 
 
 class NotATable(DataError):
@@ -90,11 +88,6 @@ def origin(paths: Sequence[Path]) -> list[list[Any]]:
     """Path, size and time of change of each file."""
     found = [(os.path.abspath(path), path.stat()) for path in paths]
     return [[path, about.st_size, about.st_mtime_ns] for path, about in found]
-
-
-def size_of(paths: Sequence[Path]) -> int:
-    """Bytes of files, of compressed ones about those of their content."""
-    return sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)
 
 
 def early(options: Options) -> dict[str, Any]:
@@ -368,7 +361,7 @@ def no_room(paths: Sequence[Path], options: Options, place: Path, free: int) -> 
 
 def needed(paths: Sequence[Path], options: Options) -> int:
     """About how many bytes preparing files takes on disk."""
-    if arrow.is_arrow(paths[0]):
+    if is_arrow(paths[0]):
         return sum(BYTES * arrow.rows_of(path) * len(arrow.names(path)) for path in paths)
     layout = delimited.find_layout(paths[0], options)
     lines = delimited.opening(paths[0], 100)[0].splitlines()

@@ -264,7 +264,8 @@ def fit(
         budget=budget,
     )
     workers = join_workers()
-    follow(tracked(run.train(budget), run, track if workers.is_first else None), progress)
+    steps = run.train(budget)
+    follow(tracked(steps, run, track) if track and workers.is_first else steps, progress)
     if workers.is_first:
         run.diagnose()
     return run

@@ -26,6 +26,7 @@ from ..codecs.base import Codec, Locator
 from ..codecs.scalar import listed
 
 SPLITS = ("train", "valid", "test")
+ARROW_SUFFIXES = (".parquet", ".feather", ".arrow")
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,8 @@ MAX_RATIO = 1032
 """The largest compression ratio of deflate."""
 PIECE = 1 << 20
 """Bytes unpacked at once when counting."""
+UNPACKED = 8
+"""How many times its size a compressed file is taken to have."""
 ARCHIVES = (".npy", ".npz")
 """Suffixes of files that numpy may read as zip archives."""
 NOT_FILES = {
@@ -253,3 +256,12 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 def is_gz(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
+
+
+def is_arrow(path: Path) -> bool:
+    return path.name.lower().endswith(ARROW_SUFFIXES)
+
+
+def size_of(paths: Sequence[Path]) -> int:
+    """Bytes of files, of compressed ones about those of their content."""
+    return sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)
