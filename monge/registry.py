@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .core.config import USER_MODULE
-from .core.errors import DataError, UsageError, nearest
+from .core.errors import DataError, UsageError, nearest, shown
 
 if TYPE_CHECKING:
     from .core.config import Config
@@ -219,6 +219,11 @@ def find(name: str) -> type[Model]:
 
 def name_of(config: Config) -> str:
     """The name of the model that a config belongs to: `family.name`, or a user file."""
+    if not hasattr(config, "tag"):
+        raise UsageError(
+            f"expected the name of a model, found {shown(config)}; give a name that `monge models` "
+            "lists, or the path of a model file"
+        )
     where = getattr(config, "owner", type(config)).__module__
     if where.startswith(USER_MODULE):
         return str(sys.modules[where].__file__)
