@@ -221,7 +221,7 @@ def name_of(config: Config) -> str:
     """The name of the model that a config belongs to: `family.name`, or a user file."""
     if not hasattr(config, "tag"):
         raise UsageError(
-            f"expected the name of a model, found {shown(config)}; give a name that `monge models` "
+            f"expected the name of a model, found {shown(config)}; give one that `monge models` "
             "lists, or the path of a model file"
         )
     where = getattr(config, "owner", type(config)).__module__
