@@ -47,7 +47,7 @@ class Update:
     repeat: int = 1
     every: int = 1
     whole: bool = False  # uses the whole training split (counting, EM, least squares)
-    batches: int = 1  # consecutive batches it takes at once, concatenated
+    batches: int = 1  # batches it takes at once, one after the other, each in an order of its own
     rows: Callable[[Tensor, int], Tensor] | None = None  # maps batch indices of n rows (bagging)
 
 
