@@ -38,7 +38,12 @@ def subjects() -> list[str]:
     ]
 
 
-def trainer(subject: str, workers: distributed.Workers = distributed.ALONE, **settings) -> Trainer:
+def trainer(
+    subject: str,
+    workers: distributed.Workers = distributed.ALONE,
+    shard: bool = False,
+    **settings,
+) -> Trainer:
     """The trainer of a subject in float64, two shards a batch."""
     name, kind, given = subject.split(":")
     if kind == "sentences":
@@ -57,7 +62,7 @@ def trainer(subject: str, workers: distributed.Workers = distributed.ALONE, **se
     train_config = replace(defaults, **({"shards": 2, "batch_size": 63, "warmup": 0} | settings))
     torch.manual_seed(0)
     model = config.build(space).double()
-    return Trainer(model, rows, train_config, seed=1, workers=workers)
+    return Trainer(model, rows, train_config, seed=1, workers=workers, shard=shard)
 
 
 def train(folder: Path, steps: int, *names: str) -> None:
