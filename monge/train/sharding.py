@@ -14,6 +14,7 @@ are gathered for the whole loss.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -107,7 +108,9 @@ class ShardedModel:
 
     def compute(self, loss: Callable[..., T], *batch: Any) -> T:
         """A loss of the live copy."""
-        with naming_lost_workers():
+        with naming_lost_workers(), warnings.catch_warnings():
+            # no unit returns a view that is changed in place: see `UseProbe`
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
             found: T = self.root(lambda: loss(*batch))
             return found
 
@@ -270,9 +273,10 @@ class UseProbe(TorchDispatchMode):
         self.derives = False  # whether a loss computes derivatives
         self.in_backward = False
         self.called: set[str] = set()
+        self.views: dict[int, set[str]] = {}  # by memory, the modules that returned a view of it
         paths: dict[int, list[str]] = {}
         for name, param in model.named_parameters(remove_duplicate=False):
-            paths.setdefault(param.untyped_storage().data_ptr(), []).append(name)
+            paths.setdefault(memory(param), []).append(name)
         self.holders = {place: holders_of(names) for place, names in paths.items()}
         for names in paths.values():  # a tied weight is in one unit only if all its names are
             everywhere = set.intersection(*({*prefixes(name)} for name in names))
@@ -283,10 +287,11 @@ class UseProbe(TorchDispatchMode):
     ) -> Any:
         self.derives = self.derives or (not self.in_backward and is_in_backward())
         if not self.in_backward:
+            if func._schema.is_mutable and isinstance(args[0], Tensor):
+                self.unfit |= self.views.get(memory(args[0]), set())  # see `leave`
             for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, Tensor) and leaf.device.type != "meta":
-                    place = leaf.untyped_storage().data_ptr()
-                    self.unfit |= self.holders.get(place, frozenset()) - {*self.inside}
+                if isinstance(leaf, Tensor):
+                    self.unfit |= self.holders.get(memory(leaf), frozenset()) - {*self.inside}
         return func(*args, **(kwargs or {}))
 
     @contextmanager
@@ -314,11 +319,21 @@ class UseProbe(TorchDispatchMode):
         self.inside.append(name)
 
     def leave(self, name: str, found: tuple[Any, ...]) -> None:
+        """A module whose output is not made of tensors, or is a view that is changed later, cannot
+        be a unit: nothing would gather its weights before its gradients are computed."""
         self.inside.remove(name)
         leaves = tree_leaves(found[-1])
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not tensors or len(tensors) < sum(leaf is not None for leaf in leaves):
-            self.unfit.add(name)  # the end of its backward pass could not be noticed
+            self.unfit.add(name)
+        for tensor in tensors:
+            if tensor._is_view():
+                self.views.setdefault(memory(tensor), set()).add(name)
+
+
+def memory(tensor: Tensor) -> int:
+    """Identifies the memory of a tensor and of its views."""
+    return tensor.untyped_storage()._cdata
 
 
 def is_in_backward() -> bool:

@@ -356,6 +356,16 @@ class Trainer:
         return self.sharded.live if self.sharded else self.model
 
     @property
+    def can_score(self) -> bool:
+        """Whether this process takes part in evaluations and checkpoints: the first does, and all
+        do if weights are cut over them."""
+        return self.workers.is_first or self.sharded is not None
+
+    def agree_if_sharded(self, fact: bool) -> bool:
+        """A decision of the first process that all must follow if weights are cut over them."""
+        return self.workers.agree(lambda: fact) if self.sharded else fact
+
+    @property
     def age(self) -> int:
         """Steps these weights have been trained for: `step`, counted from its start in a refit."""
         return self.step - self.refit.origin if self.refit else self.step
