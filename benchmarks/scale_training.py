@@ -119,7 +119,9 @@ def kills(count: int) -> None:
                 print(f"kill {killed} ({victim}), checkpoint of step {step}", flush=True)
         code = job.wait()
     print(f"killed {killed} times of {count}, code {code}")
-    print(f"unreadable folders: {unreadable} (goal 0); checkpoints that went back: {lost} (goal 0)")
+    print(
+        f"unreadable folders: {unreadable} (goal 0); checkpoints that went back: {lost} (goal 0)"
+    )
     whole = [sys.executable, *words, "--workers", "2", "--out", str(folder / "whole")]
     subprocess.run(whole, check=True, env=environment, stdout=subprocess.DEVNULL)
     broken, unbroken = (

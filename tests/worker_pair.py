@@ -61,7 +61,9 @@ def trainer(subject: str, workers: distributed.Workers = distributed.ALONE, **se
     train_config = replace(defaults, **({"shards": 2, "batch_size": 63, "warmup": 0} | settings))
     torch.manual_seed(0)
     model = config.build(space).double()
-    return Trainer(model, rows, train_config, seed=1, workers=workers, shard=bool(shard) and workers.size > 1)
+    return Trainer(
+        model, rows, train_config, seed=1, workers=workers, shard=bool(shard) and workers.size > 1
+    )
 
 
 def train(folder: Path, steps: int, *names: str) -> None:
@@ -148,8 +150,6 @@ if __name__ == "__main__":
     (where / f"exchanged-{group.rank}.json").write_text(exchanged)
     fit_small(where / "run", shard=False)
     fit_small(where / "sharded", shard=True)
-    refused = {
-        each: train_subject(each, int(sys.argv[2]), group, where) for each in sys.argv[3:]
-    }
+    refused = {each: train_subject(each, int(sys.argv[2]), group, where) for each in sys.argv[3:]}
     if group.is_first:
         (where / "refused.json").write_text(json.dumps(refused))

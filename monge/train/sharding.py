@@ -282,9 +282,7 @@ class UseProbe(TorchDispatchMode):
             everywhere = set.intersection(*({*prefixes(name)} for name in names))
             self.unfit |= {each for name in names for each in prefixes(name)} - everywhere
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.derives = self.derives or (not self.in_backward and is_in_backward())
         if not self.in_backward:
             if func._schema.is_mutable and isinstance(args[0], Tensor):
@@ -302,7 +300,9 @@ class UseProbe(TorchDispatchMode):
             if name:
                 handles += [
                     module.register_forward_pre_hook(lambda *_, name=name: self.enter(name)),
-                    module.register_forward_hook(lambda *found, name=name: self.leave(name, found)),
+                    module.register_forward_hook(
+                        lambda *found, name=name: self.leave(name, found)
+                    ),
                 ]
         try:
             with self:

@@ -255,9 +255,7 @@ def test_a_run_with_cut_weights_is_like_one_without(pair):
 def test_what_cannot_be_cut_is_refused_by_name(name, settings, size, named):
     made = worker_pair.trainer(name, **settings)
     with pytest.raises(UsageError, match=named):
-        Trainer(
-            made.model, made.rows, made.train_config, workers=Workers(0, size), shard=True
-        )
+        Trainer(made.model, made.rows, made.train_config, workers=Workers(0, size), shard=True)
 
 
 def test_workers_agree_fail_together_and_notice_differences(pair):
