@@ -80,6 +80,12 @@ def config_file(context: click.Context, parameter: click.Parameter, path: Path |
     "share the cores. On several machines: torchrun ... -m monge fit ...",
 )
 @click.option(
+    "--shard",
+    is_flag=True,
+    help="Cut weights, gradients and moments over the processes, for a model that one of them "
+    "cannot hold.",
+)
+@click.option(
     "--compile",
     "compiled",
     is_flag=True,
@@ -127,6 +133,7 @@ def command(
     precision: str,
     threads: int,
     workers: int,
+    shard: bool,
     compiled: bool,
     track: str | None,
     stored: dict[str, Any],
@@ -162,7 +169,7 @@ def command(
         arguments = [*filter(None, (model, data)), *settings]
         raise click.exceptions.Exit(launch_workers(context, workers, arguments))
     distributed.stop_with_launcher()
-    compute = ComputeConfig(device, precision, threads, compiled)
+    compute = ComputeConfig(device, precision, threads, compiled, shard)
     if resume:
         extra = [*filter(None, (model, data, *settings)), *given, *target]
         extra += ["--out"] * bool(out) + ["--ensemble"] * bool(ensemble) + ["--bag"] * bag

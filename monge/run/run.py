@@ -134,6 +134,7 @@ def start(
             precision,
             compute.compiled,
             workers,
+            compute.shard,
         )
         if budget is not None:
             Budget.check(budget, trainer.epoch_steps)
@@ -342,7 +343,8 @@ class Run(SavedRun):
         workers = join_workers()
         with workers.together():
             view = self.opened or self.open_view()
-        workers.check_same(shared_facts(self.metadata) | {"budget": budget})
+        asked = {"budget": budget, "choice of --shard": self.compute.shard}
+        workers.check_same(shared_facts(self.metadata) | asked)
         with ExitStack() as held:
             with workers.together():
                 if workers.is_first:
@@ -358,6 +360,7 @@ class Run(SavedRun):
                     self.compute.compiled,
                     self.trainer,
                     workers,
+                    self.compute.shard,
                 )
             should_stop = held.enter_context(stop_requested())
             self.trainer = None

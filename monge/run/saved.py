@@ -47,6 +47,7 @@ class ComputeConfig:
     precision: str = "auto"  # of losses: fp32, bf16, or auto: that of the run, fp32 for a new run
     threads: int = 0  # 0: torch's default
     compiled: bool = False
+    shard: bool = False  # cut weights over the processes that train together
 
     def torch_device(self) -> torch.device:
         """The torch device; also sets the number of threads."""
