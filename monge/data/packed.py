@@ -14,6 +14,8 @@ LOWEST = {torch.uint8: 0, torch.int16: -(2**15)}
 """The types whose values are counted, with the smallest value of each."""
 PIECE = 2**22
 """Numbers processed at once."""
+FEW_CODES = 2**16
+"""Codes of names up to which each is counted in a place of its own."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,14 @@ def of_numbers(x: Tensor) -> tuple[float, ...]:
 def levels(column: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
     """The different values of a column (N,), sorted, as float64, and how often each occurs; a
     missing number counts as infinity. None if there are more than `most`."""
+    if column.dtype == torch.int64 and len(column):
+        low, high = (int(end) for end in column.aminmax())
+        if high - low < FEW_CODES:  # codes of names
+            every = torch.zeros(high - low + 1, dtype=torch.long)
+            for part in column.split(PIECE):
+                every += (part - low).bincount(minlength=len(every))
+            found = every.nonzero()[:, 0]
+            return None if len(found) > most else ((found + low).double(), every[found])
     values, counts = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.long)
     for part in column.split(PIECE):
         found, count = as_ranks(part).unique(return_counts=True)
