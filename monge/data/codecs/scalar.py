@@ -258,15 +258,63 @@ def every(values: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> bool
     return bool(holds(first).all()) and all(bool(holds(part).all()) for _, part in pieces(rest))
 
 
-def exact_enough(values: np.ndarray, at: Locator) -> None:
-    """DataError if float32 would change an entry too much."""
-    flat = finite(values, at).reshape(len(values), -1)  # (N, D)
-    for column in flat.T:
-        if (row := blurred(column)) is not None:
+def exact_enough(blocks: Callable[[], Iterator[tuple[int, np.ndarray]]], at: Locator) -> None:
+    """DataError if float32 would change an entry too much; `blocks` yields the rows of an array
+    (N, ...) some at a time, with the number of the first."""
+    spread: Spreads | None = None
+    for start, block in blocks():
+        cells = finite(block.astype(np.float64, copy=False), lambda row: at(start + row))  # noqa: B023
+        here = Spreads.of(cells.reshape(len(cells), -1))
+        spread = here if spread is None else spread.joined(here)
+    if spread is None:
+        return
+    limit = 1e-3 * spread.deviation
+    most = np.maximum(-spread.low, spread.high)
+    doubtful = np.flatnonzero((spread.low < spread.high) & (most * ROUNDING > limit))
+    for start, block in blocks() if len(doubtful) else ():
+        cells = block.reshape(len(block), -1)[:, doubtful].astype(np.float64)
+        wrong = np.argwhere(np.abs(cells - cells.astype(np.float32)) > limit[doubtful])
+        if len(wrong):
+            row, column = wrong[0]
             raise DataError(
-                f"{at(row)}: {column[row]:.17g} needs more digits than float32 has "
-                "for the spread of its column; subtract an offset from the column"
+                f"{at(start + int(row))}: {cells[row, column]:.17g} needs more digits than "
+                "float32 has for the spread of its column; subtract an offset from the column"
             )
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """The same of each column of a block (N, D), as arrays (D,); NaN is left out."""
+
+    count: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> Spreads:
+        seen = ~np.isnan(x)
+        count = seen.sum(0)
+        mean = np.where(seen, x, 0).sum(0) / np.maximum(count, 1)
+        squares = np.square(np.where(seen, x - mean, 0)).sum(0)
+        low, high = np.where(seen, x, np.inf).min(0), np.where(seen, x, -np.inf).max(0)
+        return cls(count, mean, squares, low, high)
+
+    def joined(self, other: Spreads) -> Spreads:
+        count, apart = self.count + other.count, other.mean - self.mean
+        share = other.count / np.maximum(count, 1)
+        return Spreads(
+            count,
+            self.mean + apart * share,
+            self.squares + other.squares + apart**2 * self.count * share,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    @property
+    def deviation(self) -> np.ndarray:
+        return (self.squares / np.maximum(self.count, 1)) ** 0.5
 
 
 def numbers(values: np.ndarray, at: Locator, lenient: bool = False) -> np.ndarray:
