@@ -96,13 +96,18 @@ class Dataset:
     def fingerprint(self) -> str:
         """sha256 over codecs and encoded rows, in their order."""
         digest = hashlib.sha256()
+        files = getattr(self.tensors, "files", {})
         for field in self.schema.fields:
-            rows = self.tensors[field.name]
-            parts = rows.parts if isinstance(rows, Ragged) else [rows]
-            for tensor in map(Tensor.contiguous, parts):
-                about = [field.name, field.codec.to_dict(), list(tensor.shape), str(tensor.dtype)]
+            if field.name in files:
+                parts = files[field.name].pieces()
+            else:
+                rows = self.tensors[field.name]
+                parts = map(in_bytes, rows.parts if isinstance(rows, Ragged) else [rows])
+            for shape, kind, some in parts:
+                about = [field.name, field.codec.to_dict(), shape, kind]
                 digest.update(json.dumps(about).encode())
-                digest.update(tensor.numpy().data.cast("B"))
+                for piece in some:
+                    digest.update(piece)
         return digest.hexdigest()
 
     def rows_of(self, split: str) -> Tensor:
@@ -181,6 +186,15 @@ class Dataset:
         """Number of missing cells of a field."""
         found = missing_counts(self.tensors[name])
         return 0 if found is None else int(found.sum())
+
+
+def in_bytes(tensor: Tensor) -> tuple[list[int], str, list[Any]]:
+    """Shape and type of a tensor, and its bytes."""
+    return (
+        list(tensor.shape),
+        str(tensor.dtype),
+        [tensor.contiguous().numpy().data.cast("B")],
+    )
 
 
 class SideBySide:
@@ -465,7 +479,10 @@ class View:
             )
         if every:
             return Split(self, index)
-        numbers = torch.isin(self.labelled_rows(split), index).nonzero()[:, 0] + 1
+        every_row = self.labelled_rows(split)
+        if len(every_row) == len(index):
+            return Split(self, index, notes=self.left_out(split))
+        numbers = torch.isin(every_row, index).nonzero()[:, 0] + 1
         return Split(self, index, notes=self.left_out(split), numbers=numbers)
 
     def training(self, split: str = "train") -> Split:
@@ -492,7 +509,10 @@ class View:
         rows = self.compact[0].rows
         if self.text is None or self.text.ends or self.given or not isinstance(rows, Ragged):
             return None
-        follows = torch.isin(index + 1, index)
+        if bool((index.diff() > 0).all()):
+            follows = torch.cat([index.diff() == 1, torch.zeros(1, dtype=torch.bool)])
+        else:
+            follows = torch.isin(index + 1, index)
         return torch.where(follows, rows.length[(index + 1).clamp(max=len(rows) - 1)], 0)
 
     def index(self, split: str, every: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -114,15 +114,15 @@ def prepared_place(
                 "the data with it"
             )
         return source
-    paths = [] if transforms else large_paths(source, options)
-    if not paths:
+    inputs = large_inputs(source, options, transforms)
+    if inputs is None:
         return None
-    place = prepared.cache_place(paths, options, fields)
+    place = prepared.cache_place(inputs, options, fields)
     if not prepared.is_prepared(place):
         try:
-            prepare_files(paths, table_name(source), place, options, fields)
+            prepare_files(inputs, source, place, options, fields, transforms)
         except prepared.NotATable:
-            return None  # a series or text, which is held in memory
+            return None  # a series or sequences, which are held in memory
     return place
 
 
@@ -131,37 +131,56 @@ def announcement(data: Any, settings: Sequence[str] = ()) -> str:
     try:
         options = Options().override(*settings)
         source, transforms = locate(data)
-        paths = [] if transforms else large_paths(source, options)
+        inputs = large_inputs(source, options, transforms)
     except (MongeError, OSError):
         return ""  # opening them says it better
-    if not paths or prepared.is_prepared(prepared.cache_place(paths, options, None)):
+    if inputs is None or prepared.is_prepared(prepared.cache_place(inputs, options, None)):
         return ""
     return (
-        f"{data} has {gigabytes(size_of(paths))} and is prepared in "
+        f"{data} has {gigabytes(inputs.size)} and is prepared in "
         f"{prepared.cache_root()} first (MONGE_CACHE names another folder)"
     )
 
 
-def large_paths(source: Any, options: Options) -> list[Path]:
-    """The files of a table that is prepared before it is used; none for other data."""
-    many = isinstance(source, tables.TableFiles)
-    files = source.paths if many else [source] if isinstance(source, Path) else []
-    if not all(path.is_file() for path in files) or size_of(files) < prepared.LARGE:
-        return []
-    return paths_of_table(source, options)
+def large_inputs(
+    source: Any, options: Options, transforms: Sequence[parse.Change]
+) -> prepared.Inputs | None:
+    """The files of data that are prepared before they are used; None for other data."""
+    if not isinstance(source, Path | tables.TableFiles):
+        return None
+    if isinstance(source, Path) and source.is_file() and size_of([source]) < prepared.LARGE:
+        return None
+    inputs = inputs_of(source, options, transforms)
+    return inputs if inputs is not None and inputs.size >= prepared.LARGE else None
 
 
-def paths_of_table(source: Any, options: Options) -> list[Path]:
-    """The files of an input that is a table; none for other data."""
+def inputs_of(
+    source: Any, options: Options, transforms: Sequence[parse.Change]
+) -> prepared.Inputs | None:
+    """The files of an input that can be prepared; None for other data."""
+    changes = tuple(change.text for change in transforms)
     if isinstance(source, tables.TableFiles):
-        return list(source.paths)
-    if not isinstance(source, Path) or not source.is_file() or is_idx(source):
-        return []
+        return None if changes else prepared.Inputs(source.paths, "table", source.name)
+    if not isinstance(source, Path):
+        return None
+    name = folders.name_of(source) if source.is_dir() else tables.stem(source)
     reader = next((reader for reader in READERS if reader.accepts(source, options)), None)
-    return [source] if reader is not None and reader.suffixes == TABLE_SUFFIXES else []
+    kind = None if reader is None else reader.stored
+    if kind == "pictures" and source.is_dir():
+        if any(change.function != "resize" for change in transforms) or len(transforms) > 1:
+            return None
+        return prepared.Inputs(folders.images_of(source), kind, name, changes)
+    if kind is None or transforms:
+        return None
+    if kind == "table" and folders.is_arrow_dataset(source):
+        return prepared.Inputs(folders.files_of_dataset(source), kind, name)
+    paths = folders.texts_of(source, options) if source.is_dir() else [source]
+    return prepared.Inputs(paths, kind, name)
 
 
 def table_name(source: Any) -> str:
+    if isinstance(source, Path) and source.is_dir():
+        return folders.name_of(source)
     return source.name if isinstance(source, tables.TableFiles) else tables.stem(source)
 
 
@@ -178,18 +197,21 @@ def decoded(dataset: Dataset) -> RawData:
 
 
 def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
-    """Write a table of any length, in one file or in several (a list, or a pattern such as
-    big/*.parquet), as a prepared folder of memory-mapped columns, and open it."""
+    """Write data of any size as a prepared folder of memory-mapped files, and open it: a table in
+    one file or in several (a list, or a pattern such as big/*.parquet), text, an array, or a
+    folder of images."""
     out, options = Path(out), Options().override(*settings)
     many = data if isinstance(data, list | tuple) else [data]
     names = [str(name) for name in many]
     found = table_files(" ".join(names), list(map(Path, names))) if len(names) > 1 else None
-    source = found or locate(names[0])[0]
-    paths = paths_of_table(source, options)
-    if not paths:
+    source, transforms = (found, ()) if found else locate(names[0])
+    inputs = inputs_of(source, options, transforms)
+    if inputs is None:
         raise DataError(
             f"expected a table in a file ({', '.join(TABLE_SUFFIXES[:4])} or "
-            f"{', '.join(ARROW_SUFFIXES)}) or in several, found {names[0]}; convert it"
+            f"{', '.join(ARROW_SUFFIXES)}) or in several, text, an array ("
+            f"{', '.join(ARRAY_SUFFIXES)}) or a folder of images without a transform but "
+            f"+resize64, found {names[0]}; convert it"
         )
     if out.suffix != prepared.SUFFIX:
         raise UsageError(
@@ -198,24 +220,34 @@ def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
         )
     if out.exists():
         raise UsageError(f"expected a new folder, found {out}; remove it, or choose another")
-    return prepare_files(paths, table_name(source), out, options)
+    return prepare_files(inputs, source, out, options, changes=transforms, whole=True)
 
 
 def prepare_files(
-    paths: Sequence[Path],
-    name: str,
+    inputs: prepared.Inputs,
+    source: Any,
     out: Path,
     options: Options,
     fields: Mapping[str, Any] | None = None,
+    changes: Sequence[parse.Change] = (),
+    whole: bool = False,
 ) -> Dataset:
-    """Write a table of any length as a prepared folder: its cells are read once into columns in
-    files, from which codecs are fitted and rows encoded, one column at a time."""
-    with prepared.writing(paths, out, options, fields) as store:
-        if store is not None:
+    """Write data of any size as a prepared folder. The cells of a table are read once into columns
+    in files, from which codecs are fitted and rows encoded, one column at a time; other readers
+    write their rows to files themselves."""
+    with prepared.writing(inputs, out, options, fields, whole) as store:
+        if store is not None and inputs.kind == "table":
             raw = store.resume()
             if raw is None:
-                raw = store.finish_reading(tables.read_files(paths, name, options, store.cells))
+                name = table_name(source)
+                raw = store.finish_reading(
+                    tables.read_files(inputs.paths, name, options, store.cells)
+                )
             store.write(build(replace(raw, store=store), options, stored=fields))
+        elif store is not None:
+            form = replace(read_format(changes, fields), store=store)
+            raw = replace(read(source, options, form), store=store)
+            store.write(build(raw, options, changes, fields))
     return prepared.read(out, (), fields)
 
 
@@ -280,6 +312,7 @@ class DataReader:
     read: Callable[[Any, Options, ReadFormat], RawData]
     recognises: Callable[[Any, Options], bool] = lambda source, options: True
     suffixes: tuple[str, ...] = ()  # of files of this kind
+    stored: Literal["table", "pictures", "text", "arrays"] | None = None  # if it can be prepared
 
     def accepts(self, source: Any, options: Options) -> bool:
         """Whether the input is of this kind; files are recognised by their suffix first."""
@@ -380,8 +413,9 @@ def read_table_folder(source: Path, options: Options, form: ReadFormat) -> RawDa
 
 TABLE_READERS = (
     DataReader(
-        lambda source, options, form: arrays.read_file(source),
+        lambda source, options, form: arrays.read_file(source, form),
         suffixes=ARRAY_SUFFIXES,
+        stored="arrays",
     ),
     DataReader(
         lambda source, options, form: images.read_idx([source], tables.stem(source)),
@@ -390,6 +424,7 @@ TABLE_READERS = (
     DataReader(
         lambda source, options, form: tables.read_file(source, options),
         suffixes=TABLE_SUFFIXES,
+        stored="table",
     ),
 )
 """Readers of files with a table, an array or idx; several in a folder are one split each."""
@@ -402,7 +437,7 @@ READERS = (
     ),
     # files
     DataReader(
-        lambda source, options, form: images.read_images([source], source.parent, form.side),
+        lambda source, options, form: images.read_images([source], source.parent, form),
         suffixes=images.SUFFIXES,
     ),
     DataReader(
@@ -418,6 +453,7 @@ READERS = (
         ),
         lambda source, options: text.is_text(source, options),
         suffixes=text.SUFFIXES,
+        stored="text",
     ),
     DataReader(
         lambda source, options, form: parallel_text.read_columns(
@@ -448,6 +484,7 @@ READERS = (
     DataReader(
         lambda source, options, form: folders.read_images(source, form),
         lambda source, options: is_folder(source) and folders.has_images(source),
+        stored="pictures",
     ),
     DataReader(
         lambda source, options, form: folders.read_sounds(source, options, form),
@@ -460,6 +497,14 @@ READERS = (
     DataReader(
         lambda source, options, form: folders.read_texts(source, options, form),
         lambda source, options: is_folder(source) and folders.has_texts(source, options),
+        stored="text",
+    ),
+    DataReader(
+        lambda source, options, form: tables.read_files(
+            folders.files_of_dataset(source), folders.name_of(source), options
+        ),
+        lambda source, options: is_folder(source) and folders.is_arrow_dataset(source),
+        stored="table",
     ),
     DataReader(read_table_folder, lambda source, options: is_folder(source)),
     # Python objects
@@ -504,14 +549,14 @@ def build(
     split are refused, unless `whole` is set or the schema of a run is given."""
     selection = None if stored is None else read_selection(stored)
     schema = None if selection is None else selection.schema
-    raw, store = choose_columns(raw, options), raw.store
+    raw, store, is_table = choose_columns(raw, options), raw.store, raw.table
     if may_be_series(raw, options, schema):
         raw = series.windows(raw, options, schema)
     if schema is None and (options.group or options.time or options.weight):
         raw = separate_weight(assign_splits(raw, options), options)
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
-    if store is not None:
+    if store is not None and is_table:
         store.check_table(raw)
     keys = find_keys(raw, options) if schema is None else schema.row_keys
     if keys:
@@ -658,7 +703,7 @@ def encode(
         tensors = {
             name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()
         }
-    for change in changes:
+    for change in changes if raw.store is None else ():  # pictures are resized when read
         parse.apply(change, codecs, tensors, raw.name)
     return codecs, tensors if schema is None else encode_matched(raw, schema, codecs, tensors)
 

@@ -27,6 +27,7 @@ from .packed import PackedTensor, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
 from .readers.base import RawData
+from .readers.stored import StoredSteps
 from .schema import Schema, Selection
 
 
@@ -55,6 +56,7 @@ def match(raw: RawData, selection: Selection) -> RawData:
         for field in schema.fields
         if isinstance(field.codec, SequenceCodec)
         and field.name in values
+        and not isinstance(values[field.name], StoredSteps)
         and not is_uneven(values[field.name])
     }
     return replace(raw, values=values, notes=raw.notes + notes)
@@ -195,7 +197,11 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor
     if other.sampled and not (wanted.sampled and wanted.size == other.size):
         x = other.sample_bits(x, torch.arange(len(x)), False).byte()
         other = replace(other, kind="binary", sampled=False, size=0)
-    if other.sampled:
+    if other.sampled or (wanted.kind, wanted.size, wanted.sampled) == (
+        other.kind,
+        other.size,
+        False,
+    ):
         return x
     if wanted.kind == "binary" and other.kind == "levels" and int(x.max()) > 1:
         raise DataError(

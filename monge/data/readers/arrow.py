@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.errors import DataError, UsageError
-from ..codecs.scalar import CodedCells
-from .columns import Column
+from .columns import Column, coded_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,9 +128,7 @@ def as_cells(array: pa.Array, name: str, path: Path) -> Any:
     elif of.is_timestamp(kind):
         array = written(array)
     if of.is_string(array.type) or of.is_large_string(array.type):
-        coded = array.dictionary_encode()
-        place = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return CodedCells(np.array([*coded.dictionary.to_pylist(), None], object)[:-1], place)
+        return coded_text(array)
     if of.is_boolean(kind):
         return pd.array(array.to_numpy(zero_copy_only=False), dtype="boolean")
     wide = (
@@ -153,8 +150,8 @@ def as_cells(array: pa.Array, name: str, path: Path) -> Any:
     if array.null_count:
         missing = array.is_null().to_numpy(zero_copy_only=False)
     if of.is_floating(wide):
-        return pd.arrays.FloatingArray(values.copy(), missing)
-    return pd.arrays.IntegerArray(values.copy(), missing)
+        return pd.arrays.FloatingArray(values, missing)
+    return pd.arrays.IntegerArray(values, missing)
 
 
 def written(moments: pa.Array) -> pa.Array:

@@ -24,6 +24,7 @@ from ...core.errors import DataError
 from ...core.memory import available, gigabytes
 from ..codecs.base import Codec, Locator
 from ..codecs.scalar import listed
+from .stored import Chain, Place
 
 SPLITS = ("train", "valid", "test")
 ARROW_SUFFIXES = (".parquet", ".feather", ".arrow")
@@ -76,6 +77,7 @@ class ReadFormat:
     mono: bool = False
     parts: tuple[str, ...] = ()  # names of the parts of sound file names in an earlier run
     texts: Mapping[str, Codec] = field(default_factory=dict)  # text codecs of an earlier run
+    store: Place | None = None  # where rows are written that do not fit into memory
 
 
 @dataclass(frozen=True)
@@ -154,12 +156,25 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
 
         return pd.concat(pieces, ignore_index=True)
     shapes = {piece.shape[1:] for piece in pieces}
+    if any(map(is_mapped, pieces)):
+        return Chain(pieces, name)
     if len(shapes) > 1:
         raise DataError(
             f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
             "different splits; make them equal; resize images with +resize64"
         )
+    if hasattr(pieces[0], "joined"):
+        return pieces[0].joined(pieces)
     return np.concatenate(pieces)
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether an array, or what it is a view of, is in a file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
 
 
 COPIES = 4

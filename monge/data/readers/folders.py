@@ -63,23 +63,38 @@ def has_images(folder: Path) -> bool:
     return bool(images.find(folder)) or any(map(images.find, split_folders(folder)))
 
 
+def images_of(folder: Path) -> list[Path]:
+    """Every image of a folder, or of its folders of splits."""
+    inside = [path for each in split_folders(folder) for path in images.find(each)]
+    return inside or images.find(folder)
+
+
 def read_images(folder: Path, form: ReadFormat) -> RawData:
     """Images labelled by their folders, or pairs in a/ and b/, with or without splits."""
     found = {path: images.find(path) for path in split_folders(folder)}
     if not any(found.values()):
-        return read_image_folder(folder, form.side, paired_images.is_pair(folder))
+        return read_image_folder(folder, form, paired_images.is_pair(folder))
     paired = all(paired_images.is_pair(path) for path, inside in found.items() if inside)
     return by_split(
         list(found),
         name_of(folder),
-        lambda paths: read_image_folder(paths[0], form.side, paired),
+        lambda paths: read_image_folder(paths[0], form, paired),
     )
 
 
-def read_image_folder(folder: Path, side: int | None, paired: bool) -> RawData:
+def read_image_folder(folder: Path, form: ReadFormat, paired: bool) -> RawData:
     if paired:
-        return paired_images.read(folder, side)
-    return images.read_images(images.find(folder), folder, side)
+        return paired_images.read(folder, form)
+    return images.read_images(images.find(folder), folder, form)
+
+
+def is_arrow_dataset(folder: Path) -> bool:
+    """Whether a folder holds the files of one table as the library `datasets` saves it."""
+    return (folder / "state.json").is_file() and bool(files_of_dataset(folder))
+
+
+def files_of_dataset(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.arrow"))
 
 
 def has_sounds(folder: Path) -> bool:
