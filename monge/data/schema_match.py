@@ -259,10 +259,10 @@ def fill_sources(
     if not lookups:
         return tensors
     found, codes = dict(tensors), dict(single_columns(tensors))
+    codecs = {field.name: field.codec for field in selection.schema.fields}
     for each in reversed(lookups):
         if {each.name, each.source} <= {*codes} & {*raw.values}:
-            codec = selection.schema.field(each.source).codec
-            found[each.source] = codes[each.source] = each.fill_source(codes, codec)
+            found[each.source] = codes[each.source] = each.fill_source(codes, codecs)
     return found
 
 

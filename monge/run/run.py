@@ -56,7 +56,7 @@ from .metrics import run_metrics
 from .model_card import card
 from .predict import By, beside_inputs, predict, predict_parts, read_table
 from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
-from .session import TrainingSession, follow
+from .session import LossUnit, TrainingSession, follow
 from .setup import resolve_setup
 from .storage import locked
 from .text import translate
@@ -264,7 +264,8 @@ def fit(
         budget=budget,
     )
     workers = join_workers()
-    follow(tracked(run.train(budget), run, track if workers.is_first else None), progress)
+    steps = tracked(run.train(budget), run, track if workers.is_first else None)
+    follow(steps, progress, LossUnit.of(run))
     if workers.is_first:
         run.diagnose()
     return run
@@ -612,7 +613,9 @@ class Run(SavedRun):
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
         settings = (*settings, *as_settings(options))
-        x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
+        x = self.complete_batch(
+            batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
+        ).x
         found = self.view.decode(x, rows.repeated_keys(draws))
         labels = row_labels(what, rows)
         if isinstance(found, np.ndarray):
@@ -632,16 +635,19 @@ class Run(SavedRun):
         interval: float | None = None,
         seed: int = 0,
         generator: torch.Generator | None = None,
+        implied: Mapping[str, torch.Tensor] | None = None,
     ) -> Completed:
-        """Rows whose unobserved entries are filled in given the observed ones; the parts of one
-        table share a generator."""
+        """Rows whose unobserved entries are filled in given the observed ones, and given the codes
+        (N,) of computed columns that are known (`implied`, NaN elsewhere); the parts of one table
+        share a generator."""
         device, options = self.compute.torch_device(), sampling_options(self, settings)
         model, generator = self.require(CanComplete), generator or make_generator(seed, device)
 
         def one_each(rows: Batch) -> torch.Tensor:
             return model.complete(rows.to(device), options, generator).cpu()
 
-        complete = complete_given(self.view, one_each) if self.view.constraints else one_each
+        checked = self.view.constraints or implied
+        complete = complete_given(self.view, one_each, batch, implied) if checked else one_each
         return complete_rows(batch, self.space, complete, by, draws, interval)
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:

@@ -145,6 +145,18 @@ def test_forecasts_respect_natural_bounds_and_the_observed_range(sales):
     assert len(paths) == 60 * 30
 
 
+def test_a_trend_is_held_at_the_end_of_the_observed_range(tmp_path):
+    months = pd.date_range("2000-01-01", periods=120, freq="MS")
+    noise = np.random.default_rng(0).normal(size=120)
+    rows = pd.DataFrame({"month": months, "sold": 200 + 10.0 * np.arange(120) + noise})
+    options = {"budget": "3steps", "out": tmp_path / "run"}
+    run = monge.fit("linear_ar", rows, "data.horizon=6", **options)
+    assert (run.forecast(6, n=20, paths=True)["sold"] > rows["sold"].max()).mean() > 0.9
+    kept = run.forecast(6, n=20, paths=True, range="observed")
+    assert (kept["sold"] <= np.float32(rows["sold"].max())).all()
+    assert any("set to its ends" in note for note in run.notes)
+
+
 def test_the_mean_of_the_decoder_instead_of_a_sample(tmp_path):
     run = monge.fit("vae", "digits", latent=2, budget="2steps", out=tmp_path / "run")
     rough, smooth = (run.sample_tensor(8, None, f"mean={mean}") for mean in ("no", "yes"))
