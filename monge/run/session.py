@@ -284,8 +284,8 @@ def follow(
 
 
 LIKELIHOOD_TERMS = ("nll", "bound", "reconstruction", "kl", "prior", "diffusion")
-"""Loss terms that sum to minus a log-likelihood, or a bound of it, in nats; `kl_2` is one of several
-of a kind."""
+"""Loss terms that sum to minus a log-likelihood, or a bound of it, in nats; `kl_2` is one of
+several of a kind."""
 
 
 @dataclass(frozen=True)
