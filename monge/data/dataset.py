@@ -526,6 +526,12 @@ class View:
         rows.weight = self.weights(index)
         return rows
 
+    def weighted(self, split: str) -> Split:
+        """The rows of a split with their weights, if data.weight names them."""
+        rows = self.split(split)
+        rows.weight = self.weights(rows.index)
+        return rows
+
     def weights(self, index: Tensor) -> Tensor | None:
         """How much each of these rows counts in training, 1 on average; None if all count
         alike."""

@@ -48,7 +48,8 @@ def match(raw: RawData, selection: Selection) -> RawData:
             f"{listed(raw.values)}"
         )
     extra = [name for name in raw.values if name not in known]
-    notes = (f"{listed(extra)} is not used by the run and was left out",) if extra else ()
+    are, were = ("is", "was") if len(extra) == 1 else ("are", "were")
+    notes = (f"{listed(extra)} {are} not used by the run and {were} left out",) if extra else ()
     values = {name: raw.values[name] for name in known if name in raw.values}
     values |= {
         field.name: pack(list(values[field.name]))

@@ -33,7 +33,7 @@ from ..core.config import Config, Overrides, apply_overrides, as_settings
 from ..core.ensemble import Ensemble
 from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.memory import require_memory
-from ..core.metric import Metric
+from ..core.metric import Metrics
 from ..core.model import Model
 from ..core.rng import check_seed, make_generator
 from ..data import frames
@@ -661,11 +661,13 @@ class Run(SavedRun):
     def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
         """Decode latent codes (N, *latent), or a frame of them, to the form of the data."""
         codes, form = frames.opened(z)
-        if frames.is_frame(codes):
+        labels = getattr(codes, "index", None) if frames.is_frame(codes) else None
+        if labels is not None:
             codes = np.array(codes).reshape(len(codes), *self.require(CanDecode).latent.shape)
-        return frames.in_kind(
-            self.view.decode(decoded(self, codes, given)), self.form if form is None else form
-        )
+        found = self.view.decode(decoded(self, codes, given))
+        if labels is not None and frames.is_frame(found):
+            found = found.set_axis(labels)
+        return frames.in_kind(found, self.form if form is None else form)
 
     def export(self, out: str | Path, what: str | None = None) -> dict[str, Any]:
         """Write a function of the model as .pt2 or .onnx, and return its inputs: what="decode",
@@ -674,10 +676,10 @@ class Run(SavedRun):
 
     def evaluate(
         self, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None
-    ) -> dict[str, Metric]:
+    ) -> Metrics:
         """Every metric that the model supports on held-out rows; `scored` are the
         log-likelihoods of these rows if they are known."""
-        return flat(run_metrics(self, what, split, scored))
+        return Metrics(flat(run_metrics(self, what, split, scored)))
 
     def diagnose(self) -> list[Finding]:
         """Diagnose the fit once; findings.json and the card store the findings."""

@@ -90,7 +90,7 @@ class TrainingSession:
 
     @property
     def scorer(self) -> HeldOutScorer:
-        return HeldOutScorer(self.trainer.model, self.view.split("valid"))
+        return HeldOutScorer(self.trainer.model, self.view.weighted("valid"))
 
     def train(self, budget: Budget, should_stop: Callable[[], bool]) -> Iterator[Progress]:
         """The fit and then the refit, within the budget."""

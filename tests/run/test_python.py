@@ -101,6 +101,10 @@ def test_results_are_short_in_text_and_tables_in_notebooks(gaussian, frame):
         assert "nats" in repr(shown)
         assert shown._repr_html_().startswith("<table")
     assert str(N) in repr(scored)
+    metrics = monge.distance(frame.dropna()[["size"]], gaussian.sample(40, seed=0)[["size"]])
+    assert all(name in repr(metrics) for name in metrics)
+    assert "Metric(" not in repr(metrics)
+    assert metrics._repr_html_().startswith("<table")
 
 
 def test_help_states_parameters_types_and_an_example():
