@@ -245,7 +245,7 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
 
 def train(console: Console, run: Run, budget: str, track: str | None = None) -> None:
     """Train with a progress bar on a terminal, or a line per held-out evaluation elsewhere."""
-    from ..run.session import follow
+    from ..run.session import LossUnit, follow
     from ..run.track import tracked
 
     console.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
@@ -266,7 +266,8 @@ def train(console: Console, run: Run, budget: str, track: str | None = None) -> 
             )
         )
     steps = run.train(budget)
-    follow(tracked(steps, run, track) if track else steps, shown=not console.quiet)
+    steps = tracked(steps, run, track) if track else steps
+    follow(steps, not console.quiet, LossUnit.of(run))
 
 
 STOP_REASONS = {
@@ -323,10 +324,9 @@ def describe_held_out(run: Run, held: dict[str, Any]) -> str:
     if held["kind"] in ("distance", "loss"):
         return f"held out: {held['kind']} {value:.4f}{error} {held['unit']}"
     each = ""
-    if (text := run.view.text) is not None and value is not None:
-        lengths = run.split(None, "valid").lengths
-        steps = run.space.shape[0] if lengths is None else float(lengths[:, 0].double().mean())
-        noun = {"chars": "character", "words": "word", "bytes": "byte"}.get(text.unit, "subword")
-        each = f", {value / steps:.4f} per {noun}"
+    if run.view.text is not None and value is not None:
+        from ..run.session import mean_steps, step_noun
+
+        each = f", {value / mean_steps(run):.4f} per {step_noun(run)}"
     per_row = f"{held['unit']} per row{each} ({held['kind']})"
     return f"held out: log-likelihood {value:.4f}{error} {per_row}"

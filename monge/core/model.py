@@ -104,6 +104,9 @@ class Model(Configured, nn.Module, abc.ABC):
     """Whether the losses of several such models can be one batched pass: a single update that
     neither branches on values nor changes a buffer."""
 
+    loss_per_step: ClassVar[bool] = False
+    """Whether the loss is of a step of a sequence rather than of a row."""
+
     presets: ClassVar[Mapping[str, str]] = {}
     """Named configurations, such as a paper's, with a one-line description each."""
     optimal_values: ClassVar[Mapping[str, float]] = {}

@@ -179,4 +179,5 @@ class Space(Config):
         shape = "x".join(map(str, self.shape))
         if self.varies:
             return f"{what} of shape {shape} at most"
-        return f"{what} of shape {shape}" if shape else f"one of {what}"
+        single = {"real": "one real number", "binary": "one binary value", "counts": "one count"}
+        return f"{what} of shape {shape}" if shape else single.get(self.kind, f"one of {what}")

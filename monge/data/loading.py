@@ -656,7 +656,12 @@ def separate_weight(raw: RawData, options: Options) -> RawData:
             f"{cells[row]!s} ({max(len(wrong), 1)} such cells); fix them"
         )
     without = tables.without(raw, [name])
-    return replace(without, row_keys={**raw.row_keys, name: cells.astype(np.float32)})
+    note = f"rows count by {name} in training and in the held-out value, and alike elsewhere"
+    return replace(
+        without,
+        row_keys={**raw.row_keys, name: cells.astype(np.float32)},
+        notes=(*raw.notes, note),
+    )
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:

@@ -49,7 +49,8 @@ def match(raw: RawData, selection: Selection) -> RawData:
             f"{listed(raw.values)}"
         )
     extra = [name for name in raw.values if name not in known]
-    notes = (f"{listed(extra)} is not used by the run and was left out",) if extra else ()
+    are, were = ("is", "was") if len(extra) == 1 else ("are", "were")
+    notes = (f"{listed(extra)} {are} not used by the run and {were} left out",) if extra else ()
     values = {name: raw.values[name] for name in known if name in raw.values}
     values |= {
         field.name: pack(list(values[field.name]))
@@ -265,10 +266,10 @@ def fill_sources(
     if not lookups:
         return tensors
     found, codes = dict(tensors), dict(single_columns(tensors))
+    codecs = {field.name: field.codec for field in selection.schema.fields}
     for each in reversed(lookups):
         if {each.name, each.source} <= {*codes} & {*raw.values}:
-            codec = selection.schema.field(each.source).codec
-            found[each.source] = codes[each.source] = each.fill_source(codes, codec)
+            found[each.source] = codes[each.source] = each.fill_source(codes, codecs)
     return found
 
 
