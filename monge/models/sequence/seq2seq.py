@@ -75,7 +75,7 @@ class Seq2Seq(EncoderDecoderModel):
                 f"net.width={width} must be even, since each direction of the encoder has half of "
                 f"it; use net.width={width + 1}"
             )
-        self.reader = ConditionTokens(space.given[self.source], width)
+        self.reader = ConditionTokens(space.given[self.source], width, mask=config.mask)
         half = replace(config.net, width=width // 2)
         self.encoder = Bidirectional.Config(net=half).build(width)
         self.net: RecurrentNet = config.net.build(width)
