@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def command(
     console: Console, run: str, text: str, settings: tuple[str, ...], attention: Path | None
 ) -> None:
-    """Translate TEXT (- for every line of stdin), or caption or transcribe a file, with RUN. KEY=VALUE sets a search option such as
-    beams=10 or penalty=0.6."""
+    """Translate TEXT (- for every line of stdin), or tell the text of a file, with RUN. KEY=VALUE
+    sets a search option such as beams=10 or penalty=0.6."""
     from ..core.config import Overrides
     from ..run import run as runs
 

@@ -444,7 +444,9 @@ class View:
         found = torch.zeros(len(self.dataset), dtype=torch.bool)
         for field in self.event.fields:
             empty, rows = None, self.dataset.tensors[field.name]
-            if isinstance(rows, Tensor):
+            if isinstance(rows, Ragged):
+                empty = rows.length == 0
+            else:
                 empty = is_missing(rows)
             if empty is None:
                 return torch.ones_like(found)
@@ -508,7 +510,8 @@ class View:
             )
         if refused is not None:
             rows = rows[~refused[rows]]
-        return rows[self.has_target[rows]] if self.selection.predicted and not every else rows
+        sought = self.selection.predicted or self.text is not None
+        return rows[self.has_target[rows]] if sought and not every else rows
 
     def labelled_rows(self, split: str) -> Tensor:
         """Row numbers of a split; with `data.labels`, only labelled training rows."""

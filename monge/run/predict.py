@@ -102,7 +102,8 @@ def predict_text(
     """One line per row: the most probable text that a search finds, or a sample."""
     import pandas as pd
 
-    assert isinstance(model, CanSample) and isinstance(model, HasMode), "it predicts text"
+    assert isinstance(model, CanSample), "it can be sampled"
+    assert isinstance(model, HasMode), "it predicts text"
     texts: list[str] = []
     for batch in chunks(rows):
         given = batch.to(device_of(model)).given

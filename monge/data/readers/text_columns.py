@@ -1,9 +1,9 @@
 """Text beside other fields: a column of a table, captions of images.
 
-A field is text by a setting (data.sentences), if it is text in an earlier run, if most of its cells
-are several words and hardly any occurs twice, or if it is called a transcript or the like beside
-images or sounds. It is not part of a table's event, but can be a condition; beside images and
-sounds it is the event if these are given.
+A field is text by a setting (data.sentences), if it is text in an earlier run, if most of its
+cells are several words and hardly any occurs twice, or if it is called a transcript or the like
+beside images or sounds. It is not part of a table's event, but can be a condition; beside images
+and sounds it is the event if these are given.
 """
 
 from __future__ import annotations
