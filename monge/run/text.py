@@ -137,7 +137,7 @@ def cross_attention(run: Run, text: str, translation: str) -> tuple[list[str], l
 
 
 def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """Perplexity and bits per character, and BLEU, chrF, ROUGE-L and word errors."""
+    """Perplexity and bits per character, and BLEU, chrF, ROUGE and word errors."""
     if run.view.text is None:
         return {}
     rows = run.split(what, split)
@@ -153,7 +153,7 @@ def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[s
         found |= {
             "bleu": bleu(translations, true),
             "chrf": chrf(translations, true),
-            "rouge": rouge(translations, true),
+            **rouge(translations, true),
             "word_error_rate": word_errors(translations, true),
         }
     return found
