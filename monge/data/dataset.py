@@ -458,7 +458,9 @@ class View:
         found = torch.zeros(len(self.dataset), dtype=torch.bool)
         for field in self.event.fields:
             empty, rows = None, self.dataset.tensors[field.name]
-            if isinstance(rows, Tensor):
+            if isinstance(rows, Ragged):
+                empty = rows.length == 0
+            else:
                 empty = is_missing(rows)
             if empty is None:
                 return torch.ones_like(found)
@@ -586,7 +588,8 @@ class View:
             rows = rows[~refused[rows]]
         if not every and self.undetermined is not None:
             rows = rows[~self.undetermined[rows]]
-        return rows[self.has_target[rows]] if self.selection.predicted and not every else rows
+        sought = self.selection.predicted or self.text is not None
+        return rows[self.has_target[rows]] if sought and not every else rows
 
     def labelled_rows(self, split: str) -> Tensor:
         """Row numbers of a split; with `data.labels`, only labelled training rows."""

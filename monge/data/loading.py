@@ -685,6 +685,8 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
         return True
     if schema is not None:
         return any(isinstance(field.codec, Text) for field in schema.fields)
+    if any(text_columns.is_named_text(raw, name) for name in raw.values):
+        return True
     return len(raw) > text_columns.FEWEST and any(
         name not in raw.codecs and column.dtype.kind in "OTU"
         for name, column in raw.values.items()

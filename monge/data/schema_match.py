@@ -22,8 +22,9 @@ from .codecs.array import Array
 from .codecs.base import Codec, Locator
 from .codecs.scalar import Binary, Categorical, distinct, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
+from .codecs.tokens import Text
 from .derived import Lookup, cell, in_numbers, refuse_broken_rows
-from .packed import PackedTensor, single_columns
+from .packed import PackedTensor, Ragged, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
 from .readers.base import RawData
@@ -229,8 +230,11 @@ def spell(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def absent(codec: Codec, n: int, name: str) -> Tensor:
-    """A field of which every value is missing."""
+def absent(codec: Codec, n: int, name: str) -> PackedTensor:
+    """A field of which every value is missing; a missing text has no symbols, not even its end."""
+    if isinstance(codec, Text) and codec.ends:
+        none = torch.zeros(n, dtype=torch.long)
+        return Ragged(torch.zeros(1, dtype=torch.long), none, none)
     if isinstance(codec, SequenceCodec):
         raise DataError(f"the rows lack {name}, and a sequence cannot be predicted; add it")
     if isinstance(codec, Categorical):

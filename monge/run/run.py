@@ -27,6 +27,7 @@ from ..core.abilities import (
     Finding,
     HasLikelihood,
     HasMarginals,
+    HasMode,
 )
 from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config, Overrides, apply_overrides, as_settings
@@ -59,7 +60,7 @@ from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
 from .session import LossUnit, TrainingSession, follow
 from .setup import resolve_setup
 from .storage import locked
-from .text import translate
+from .text import reads_files, translate, translate_files
 from .track import check_tracker, tracked
 from .where import (
     ACCEPTANCE_SAMPLES,
@@ -545,8 +546,8 @@ class Run(SavedRun):
         name and probabilities, for a number its mean, mode or a sample, and its interval, as a
         frame of the library of the data. The index of a frame is that of its predictions; with
         `keep_columns` its columns stand before them, and a column of the target's name becomes
-        NAME_true."""
-        self.require(HasMarginals)
+        NAME_true. Of text, the most probable one that a search finds."""
+        self.require(HasMarginals if self.view.text is None else HasMode)
         what, form = frames.opened(what)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         settings = (*settings, *as_settings(options))
@@ -568,7 +569,7 @@ class Run(SavedRun):
     ) -> Iterator[pd.DataFrame]:
         """The rows of `predict` some at a time, so that a table of any length needs little
         memory."""
-        self.require(HasMarginals)
+        self.require(HasMarginals if self.view.text is None else HasMode)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         return predict_parts(self.model, self.view, rows, by, interval, settings, seed)
 
@@ -593,9 +594,11 @@ class Run(SavedRun):
 
     def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
         """The most probable translation of a text, or of each of several; search options such as
-        beams=10 are keyword arguments or text."""
+        beams=10 are keyword arguments or text. A run that maps images or sounds to text takes the
+        names of files instead."""
         one = isinstance(texts, str)
-        found = translate(self, [texts] if one else list(texts), *settings, *as_settings(options))
+        answer = translate_files if reads_files(self) else translate
+        found = answer(self, [texts] if one else list(texts), *settings, *as_settings(options))
         return found[0] if one else found
 
     def complete(

@@ -121,11 +121,17 @@ def join(parts: Mapping[str, RawData], name: str) -> RawData:
         for field in first.values
     }
     split = np.repeat([SPLITS.index(part) for part in parts], [len(raw) for raw in raws])
+    keys = {
+        key: np.concatenate([raw.row_keys[key] for raw in raws])
+        for key in first.row_keys
+        if all(key in raw.row_keys for raw in raws)
+    }
     return replace(
         first,
         name=name,
         values=values,
         split=split,
+        row_keys=keys,
         places=RowLocations.join([raw.places for raw in raws]),
         notes=tuple(note for raw in raws for note in raw.notes),
     )
