@@ -12,6 +12,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "above 0 means over-fitting",
         "kl": "divergence from the known density of the data, or the KL term of a bound; lower is "
         "better",
+        "fisher_divergence": "half the mean squared error of the gradient of the log-density, "
+        "where that is known; 0 if equal",
         "held_out_loss": "the training loss on the rows evaluated; it compares settings of one "
         "model only",
     },

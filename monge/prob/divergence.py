@@ -18,6 +18,7 @@ makes the KL of any two samples finite, at a value that the bandwidth decides.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -100,6 +101,18 @@ def smoothed_kl(
     points = (x + bandwidth * noise).flatten(0, 1)  # (samples n, d)
     p, q = (smoothed_log_density(points, centres, bandwidth) for centres in (x, y))
     return (p - q).mean()
+
+
+def fisher_divergence(
+    score: Callable[[Tensor], Tensor], log_density: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
+    r"""$\tfrac12 |s(x) - \nabla\log p(x)|^2$ at each of the points x (n, ...), (n,): explicit
+    score matching (Hyvarinen 2005) against a density that is known, for x ~ p. Differentiable in
+    s."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(log_density(point).sum(), point)
+    return (score(x) - slope.detach()).square().flatten(1).sum(1) / 2
 
 
 def smoothed_divergences(
