@@ -152,6 +152,12 @@ class Model(Configured, nn.Module, abc.ABC):
         return Defaults(cls.Config(), TrainConfig())
 
     @classmethod
+    def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
+        """`defaults` where some settings are chosen, by name (`{"constraint": "clipping"}`): for
+        models in which a choice needs other settings or another training config."""
+        return cls.defaults(space)
+
+    @classmethod
     def preset(cls, name: str, space: Space) -> Any:
         """The configuration of one of `presets` for this data (preset=NAME)."""
         return cls.defaults(space).config

@@ -49,7 +49,14 @@ from ..train.distributed import code_digest, join_workers, was_restarted
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
 from . import diagnostics, storage
-from .completion import Completed, FillBy, complete_rows, unknown_cells
+from .completion import (
+    Completed,
+    FillBy,
+    array_rows,
+    complete_rows,
+    in_form_of,
+    unknown_cells,
+)
 from .export import export
 from .forecast import forecast
 from .latent import code_frame, decoded, encoded, own_rows
@@ -617,9 +624,12 @@ class Run(SavedRun):
         or median, with the most frequent name. Empty cells of the columns `keep_holes` stay
         empty."""
         what, form = frames.opened(what)
+        settings = (*settings, *as_settings(options))
+        if (batch := array_rows(self.view, what, has_noise(settings))) is not None:
+            x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
+            return frames.in_kind(in_form_of(self.view.decode(x), what, draws), form)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
-        settings = (*settings, *as_settings(options))
         x = self.complete_batch(
             batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
         ).x
@@ -702,6 +712,12 @@ class Run(SavedRun):
             diagnostics.save_findings(self.folder, found, self.result["step"])
             self.write_card(found)
         return found
+
+
+def has_noise(settings: Sequence[str]) -> bool:
+    """Whether rows to complete are noisy, which discrete ones then may be between their values."""
+    found = dict(word.removeprefix("sample.").split("=", 1) for word in settings if "=" in word)
+    return "noise" in found and found["noise"] not in ("0", "0.0")
 
 
 def sampling_options(run: Run, settings: Sequence[str]) -> Config:

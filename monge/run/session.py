@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..core.errors import DivergenceError, LostWorkerError
+from ..core.abilities import HasCritic, HasDiscriminator
+from ..core.errors import DivergenceError, LostWorkerError, UsageError
 from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import derive_seed
@@ -93,6 +94,18 @@ class TrainingSession:
         )
 
     @property
+    def critic_distance(self) -> Callable[[], float] | None:
+        """What patience counts with train.patience_on=critic."""
+        if self.train_config.patience_on == "held_out":
+            return None
+        if not isinstance(self.trainer.model, HasCritic | HasDiscriminator):
+            raise UsageError(
+                "train.patience_on=critic expects an adversarial model, found one without a "
+                "critic; leave it out"
+            )
+        return self.scorer.critic_distance
+
+    @property
     def scorer(self) -> HeldOutScorer:
         return HeldOutScorer(self.trainer.model, self.view.weighted("valid"))
 
@@ -108,11 +121,10 @@ class TrainingSession:
                     self.scorer,
                     should_stop,
                     estimate_eval_seconds=self.estimate_eval_seconds,
+                    critic_distance=self.critic_distance,
                 )
             )
-            ended = (
-                first.evals_without_improvement >= self.train_config.patience or first.converged
-            )
+            ended = first.evals_without_gain >= self.train_config.patience or first.converged
             if self.train_config.refit == "none" or not (ended and first.best_weights):
                 return
             self.trainer = self.start_refit(first)

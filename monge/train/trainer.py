@@ -342,6 +342,8 @@ class Trainer:
         self.epoch_steps = steps_per_epoch(self.batches, self.updates)
         self.eval_every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
         self.step, self.evals_without_improvement, self.seconds = 0, 0, 0.0
+        self.least_critic_distance: float | None = None
+        self.evals_without_lower_distance = 0
         self.schedule_steps = 0  # over which the learning rate decays; 0 until the first step
         self.refit: Refit | None = None
         self.best: Metric | None = None
@@ -700,6 +702,21 @@ class Trainer:
             self.evals_without_improvement += 1
         return better
 
+    def update_critic_distance(self, distance: float) -> None:
+        """Record the distance of held-out rows and samples by the critic, which patience counts
+        instead of the held-out metric."""
+        lower = self.least_critic_distance is None or distance < self.least_critic_distance
+        if lower:
+            self.least_critic_distance = distance
+        self.evals_without_lower_distance = 0 if lower else self.evals_without_lower_distance + 1
+
+    @property
+    def evals_without_gain(self) -> int:
+        """What patience counts."""
+        if self.train_config.patience_on == "critic":
+            return self.evals_without_lower_distance
+        return self.evals_without_improvement
+
     def weights(self) -> dict[str, Tensor]:
         """A copy of the weights used for sampling and scoring: the EMA, other buffers live."""
         if self.sharded:
@@ -736,6 +753,8 @@ class Trainer:
         counters = {
             "step": self.step,
             "evals_without_improvement": self.evals_without_improvement,
+            "least_critic_distance": self.least_critic_distance,
+            "evals_without_lower_distance": self.evals_without_lower_distance,
             "seconds": self.seconds,
             "best": None if self.best is None else self.best.to_dict(),
             "best_step": self.best_step,
@@ -787,6 +806,8 @@ class Trainer:
             )
             self.step = counters["step"]
             self.evals_without_improvement = counters["evals_without_improvement"]
+            self.least_critic_distance = counters.get("least_critic_distance")
+            self.evals_without_lower_distance = counters.get("evals_without_lower_distance", 0)
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
             self.schedule_steps = counters.get("schedule_steps", 0)
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None
