@@ -1,8 +1,10 @@
-"""Rows and conditions as a flat list of tensors, which is what an exported function takes."""
+"""Exported functions: rows and conditions as a flat list of tensors, and whether one is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,22 @@ EXAMPLE_ROWS = 3
 """Rows of example inputs; an exported function takes any number."""
 
 Spaces = Mapping[str, Space]
+_exporting: ContextVar[bool] = ContextVar("exporting", default=False)
+
+
+def is_exporting() -> bool:
+    """Whether a function is being exported: what it computes may then depend on the values of its
+    inputs only through operators, so that checks of them are left out."""
+    return _exporting.get()
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    before = _exporting.set(True)
+    try:
+        yield
+    finally:
+        _exporting.reset(before)
 
 
 def input_names(spaces: Spaces) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from ..core.batch import Batch
 from ..core.errors import UsageError
 from ..core.files import replacing
 from ..core.model import Model
-from ..core.positional import batches, example_inputs, input_names
+from ..core.positional import batches, example_inputs, exporting, input_names
+from .constant_reads import record, replayed
 from .storage import check_output_path
 
 if TYPE_CHECKING:
@@ -86,14 +87,19 @@ class Scoring(Conditioned):
 
 
 class Positional(nn.Module):
-    """A module with positional inputs only, so that all are exported alike."""
+    """A module with positional inputs only, so that all are exported alike; while it is traced,
+    it reads the constants that it read before."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self.reads: list[Any] = []
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.module(*inputs)
+        if not torch.compiler.is_exporting():
+            return self.module(*inputs)
+        with replayed(self.reads):
+            return self.module(*inputs)
 
 
 def export(run: Run, out: Path, what: str | None = None) -> dict[str, Any]:
@@ -107,7 +113,9 @@ def export(run: Run, out: Path, what: str | None = None) -> dict[str, Any]:
     check_output_path(out)
     if out.suffix == ".onnx":
         check_onnx(out)
-    what = what or next((w for w, able in FUNCTIONS.items() if isinstance(run.model, able)), "step")
+    what = what or next(
+        (w for w, able in FUNCTIONS.items() if isinstance(run.model, able)), "step"
+    )
     run.require(FUNCTIONS[what])
     name = run.metadata["model"]
     module, inputs, axes = function_of(run.model, what, name)
@@ -136,12 +144,12 @@ def without_remarks() -> Iterator[None]:
         logging.disable(before)
 
 
-Exported = tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]
+Exported = tuple[Positional, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]
 Call = Callable[..., Any]
 
 
 def traced(
-    module: nn.Module,
+    module: Positional,
     inputs: tuple[Tensor, ...],
     axes: Mapping[str, Mapping[int, str]],
     what: str,
@@ -151,7 +159,8 @@ def traced(
     free = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in axes.values())
     module(*inputs)  # so that what is computed once is there
     try:
-        with symbolic_lengths():
+        with exporting(), symbolic_lengths():
+            module.reads = record(module, *inputs)
             program = torch.export.export(module, inputs, dynamic_shapes=(free,), strict=False)
         check_equal(program.module(), module, inputs)
     except Exception as error:
