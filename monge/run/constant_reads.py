@@ -32,9 +32,8 @@ class Dependence(TorchDispatchMode):
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self.entered = {
-            x.untyped_storage()._cdata: x for x in inputs
-        }  # held, so that none is reused
+        # a tensor of each is held, so that its memory is not given to another
+        self.entered = {x.untyped_storage()._cdata: x for x in inputs}
 
     def depends(self, x: Tensor) -> bool:
         return x.untyped_storage()._cdata in self.entered

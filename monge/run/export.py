@@ -113,9 +113,8 @@ def export(run: Run, out: Path, what: str | None = None) -> dict[str, Any]:
     check_output_path(out)
     if out.suffix == ".onnx":
         check_onnx(out)
-    what = what or next(
-        (w for w, able in FUNCTIONS.items() if isinstance(run.model, able)), "step"
-    )
+    able = [each for each, ability in FUNCTIONS.items() if isinstance(run.model, ability)]
+    what = what or next(iter(able), "step")
     run.require(FUNCTIONS[what])
     name = run.metadata["model"]
     module, inputs, axes = function_of(run.model, what, name)
