@@ -8,6 +8,7 @@ while the function is traced. A read of anything that depends on an input is lef
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -63,7 +64,8 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         value = func(*args, **(kwargs or {}))
         if func in READS:
-            self.found.append((func, UNKNOWN if self.dependence.depends(args[0]) else value))
+            known = not self.dependence.depends(args[0])
+            self.found.append((func, place_of_caller(), value if known else UNKNOWN))
         return value
 
 
@@ -76,10 +78,16 @@ class Replayer(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in READS:
-            read, answer = next(self.answers, (None, UNKNOWN))
-            if read is func and answer is not UNKNOWN:
+            read, place, answer = next(self.answers, (None, None, UNKNOWN))
+            if (read, place) == (func, place_of_caller()) and answer is not UNKNOWN:
                 return answer
         return func(*args, **(kwargs or {}))
+
+
+def place_of_caller() -> tuple[str, int]:
+    """The line that reads, so that no answer is taken for that of another question."""
+    frame = sys._getframe(2)
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def record(function: Callable[..., Any], *inputs: Tensor) -> list[Any]:

@@ -173,7 +173,7 @@ def symbolic_lengths() -> Iterator[None]:
     the example happens to have, which the tracer would take for a constant."""
 
     def rows_of(value: Any) -> Any:
-        value = value.x if isinstance(value, Batch) else value
+        value = getattr(value, "x", value)  # rows of a batch
         return value.shape[0] if isinstance(value, Tensor) and value.ndim else builtins.len(value)
 
     package = __name__.partition(".")[0]
