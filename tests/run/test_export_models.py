@@ -38,7 +38,7 @@ def exported(model, name, folder):
         if not isinstance(model, ability):
             continue
         if what == "score" and noisy(model):
-            with pytest.raises(UsageError, match="bound|estimate"):
+            with pytest.raises(UsageError, match=r"bound|estimate"):
                 export.function_of(model, what, name)
             continue
         module, inputs, axes = export.function_of(model, what, name)
