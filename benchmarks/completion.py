@@ -8,9 +8,10 @@
 
 Protocol: iris, wine (178 rows, 13 columns) and breast_cancer of scikit-learn without the class,
 and 1000 rows of adult without the number of the education; every number scaled to [0, 1], a share
-of the cells hidden, a mask for each seed, the same for all. `mcar`: completely at random. `mar`: 30 % of the columns are always seen,
-and a cell of another is hidden with a probability that is logistic in a random combination of
-these (Muzellec, Josse, Boyer and Cuturi 2020); the share is that of the columns that may hide.
+of the cells hidden, a mask for each seed, the same for all. `mcar`: completely at random. `mar`:
+30 % of the columns are always seen, and a cell of another is hidden with a probability that is
+logistic in a random combination of these (Muzellec, Josse, Boyer and Cuturi 2020); the share is
+that of the columns that may hide.
 
 A model is fitted to all rows with the hidden cells unknown, and a hidden cell is filled in with
 the median of draws given the cells that are seen, a name with the most frequent draw. The error is
@@ -27,7 +28,8 @@ energy: energy distance of the completed from the true rows, numbers in standard
 as indicators, over pairs of different rows (`evaluate.completion`); ours from 20 draws, that of
 IterativeImputer with linear regression from 20 of its posterior, of the other peers, which do not
 draw, from what they fill in. coverage: share of the hidden numbers in the central 80 % interval of
-the draws, ties at its ends broken at random (else zeros piled up would count as covered). nats: log p(hidden | seen) per hidden cell, of the pooled densities, exact.
+the draws, ties at its ends broken at random (else zeros piled up would count as covered). nats:
+log p(hidden | seen) per hidden cell, of the pooled densities, exact.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ class Table:
         path = Path(os.environ["MONGE_DATA"]) / "adult" / "adult-train.csv.gz"
         frame = pd.read_csv(path, header=None, skipinitialspace=True)
         frame = frame.sample(ADULT_ROWS, random_state=0).drop(columns=EDUCATION_NUMBER)
-        frame.columns = range(frame.shape[1])
+        frame.columns = pd.RangeIndex(frame.shape[1])
         names = frame.columns[[not pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]]
         frame[names] = frame[names].apply(lambda column: column.astype("category").cat.codes)
         x, sizes = frame.to_numpy(float), np.zeros(frame.shape[1], int)
@@ -300,7 +302,7 @@ def ours(
             logs.append(found.log_conditional())
     draws = np.concatenate(pool, 1)
     below, same = (
-        (test(draws - table.x[:, None])).sum(1)
+        test(draws - table.x[:, None]).sum(1)
         for test in (lambda gap: gap < -TIE, lambda gap: np.abs(gap) <= TIE)
     )
     u = np.random.default_rng(seed).random(table.x.shape)
