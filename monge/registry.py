@@ -219,7 +219,7 @@ def find(name: str) -> type[Model]:
 
 def name_of(config: Config) -> str:
     """The name of the model that a config belongs to: `family.name`, or a user file."""
-    if not hasattr(config, "tag"):
+    if getattr(config, "tag", None) is None:
         raise UsageError(
             f"expected the name of a model, found {shown(config)}; give one that `monge models` "
             "lists, or the path of a model file"
