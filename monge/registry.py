@@ -17,11 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.config import USER_MODULE
+from .core.config import USER_MODULE, Config
 from .core.errors import DataError, UsageError, nearest, shown
 
 if TYPE_CHECKING:
-    from .core.config import Config
     from .core.model import Model
     from .core.space import Space
 
@@ -219,7 +218,7 @@ def find(name: str) -> type[Model]:
 
 def name_of(config: Config) -> str:
     """The name of the model that a config belongs to: `family.name`, or a user file."""
-    if getattr(config, "tag", None) is None:
+    if not isinstance(config, Config):
         raise UsageError(
             f"expected the name of a model, found {shown(config)}; give one that `monge models` "
             "lists, or the path of a model file"
