@@ -441,7 +441,7 @@ READERS = (
         suffixes=(audio.SUFFIX,),
     ),
     DataReader(
-        lambda source, options, form: text.read(
+        lambda source, options, form: folders.read_text_files(
             {source: None}, tables.stem(source), options, form
         ),
         lambda source, options: text.is_text(source, options),
