@@ -31,7 +31,7 @@ from .codecs.tokens import Text
 from .codecs.window import Window
 from .constraints import ColumnConstraint
 from .constraints import parse as parse_constraints
-from .derived import in_numbers, leaks
+from .derived import Lookup, in_numbers, leaks
 from .options import Options
 from .packed import Moments, PackedTensor, Ragged, is_missing, missing_counts, single_columns
 from .readers import tables
@@ -467,7 +467,9 @@ class View:
         found = torch.zeros(len(self.dataset), dtype=torch.bool)
         for field in self.event.fields:
             empty, rows = None, self.dataset.tensors[field.name]
-            if isinstance(rows, Tensor):
+            if isinstance(rows, Ragged):
+                empty = rows.length == 0
+            else:
                 empty = is_missing(rows)
             if empty is None:
                 return torch.ones_like(found)
@@ -480,6 +482,8 @@ class View:
         index = self.index(split, every)
         if not len(index) and self.dataset.refused is not None:
             self.index(split, every=True)  # refuses the first row
+        if not len(index) and not every and self.left_undetermined(split):
+            raise DataError(self.left_undetermined(split)[0])
         if not len(index) and (rows := len(self.dataset.rows_of(split))):
             raise DataError(
                 f"expected a value of {listed(self.selection.event)} in some rows of "
@@ -488,11 +492,58 @@ class View:
             )
         if every:
             return Split(self, index)
+        notes = (*self.left_out(split), *self.left_undetermined(split))
         every_row = self.labelled_rows(split)
         if len(every_row) == len(index):
-            return Split(self, index, notes=self.left_out(split))
+            return Split(self, index, notes=notes)
         numbers = torch.isin(every_row, index).nonzero()[:, 0] + 1
-        return Split(self, index, notes=self.left_out(split), numbers=numbers)
+        return Split(self, index, notes=notes, numbers=numbers)
+
+    @cached_property
+    def implied(self) -> dict[str, Tensor]:
+        """The known codes (N,) of each computed column in rows in which the column that it is
+        computed from is empty, NaN in the others; columns without such rows are left out."""
+        fields = {field.name: field for field in self.selection.schema.fields}
+        codecs = {name: field.codec for name, field in fields.items()}
+        columns = single_columns(self.dataset.tensors)
+        found = {
+            each.name: each.implied(columns, codecs)
+            for each in self.restored.derived
+            if isinstance(each, Lookup)
+            and {each.name, each.source} <= {*columns}
+            and (fields[each.source].space.missing or fields[each.source].space.optional)
+        }
+        return {name: codes for name, codes in found.items() if not bool(codes.isnan().all())}
+
+    @cached_property
+    def undetermined(self) -> Tensor | None:
+        """The rows (N,) in which a computed column leaves several names to the column that it is
+        computed from: a sum over these names would be their likelihood. None if there are none."""
+        codecs = {field.name: field.codec for field in self.selection.schema.fields}
+        wrong = torch.zeros(len(self.dataset), dtype=torch.bool)
+        for each in self.restored.derived:
+            if (known := self.implied.get(each.name)) is not None:
+                made = each.compute(single_columns(self.dataset.tensors), codecs, len(known))
+                wrong |= ~known.isnan() & (made != known)
+        return wrong if bool(wrong.any()) else None
+
+    def left_undetermined(self, split: str) -> tuple[str, ...]:
+        """A note about the rows of a split whose likelihood is a sum over names."""
+        if self.undetermined is None:
+            return ()
+        rows = self.dataset.rows_of(split)
+        count = int(self.undetermined[rows].sum())
+        pairs = [
+            f"{each.name} is known and {listed(each.sources)} is empty"
+            for each in self.restored.derived
+            if each.name in self.implied
+        ]
+        if not count:
+            return ()
+        return (
+            f"{count} of {len(rows)} rows have no single log-likelihood and are left out, as "
+            f"{' or '.join(pairs)}; fill in the cells, or complete the rows first",
+        )
 
     def training(self, split: str = "train") -> Split:
         """The rows of a split for training: balanced and augmented as set."""
@@ -501,6 +552,12 @@ class View:
             index = index[balanced(self.classes("balance=true")[index])]
         rows = Split(self, index, self.augment, self.crop_limits(index))
         rows.weight = self.weights(index)
+        return rows
+
+    def weighted(self, split: str) -> Split:
+        """The rows of a split with their weights, if data.weight names them."""
+        rows = self.split(split)
+        rows.weight = self.weights(rows.index)
         return rows
 
     def weights(self, index: Tensor) -> Tensor | None:
@@ -527,7 +584,8 @@ class View:
     def index(self, split: str, every: bool = False) -> Tensor:
         """Row numbers of a split: if there is a target, those with a value of it, unless `every`
         is set; with `data.labels`, only labelled training rows. Rows that the model cannot have
-        are left out, or refused if `every` is set."""
+        are left out, or refused if `every` is set; rows whose log-likelihood is not known are left
+        out unless `every` is set."""
         rows, refused = self.labelled_rows(split), self.dataset.refused
         if refused is not None and every and bool(refused[rows].any()):
             number = int(refused[rows].nonzero()[0, 0]) + 1
@@ -537,7 +595,10 @@ class View:
             )
         if refused is not None:
             rows = rows[~refused[rows]]
-        return rows[self.has_target[rows]] if self.selection.predicted and not every else rows
+        if not every and self.undetermined is not None:
+            rows = rows[~self.undetermined[rows]]
+        sought = self.selection.predicted or self.text is not None
+        return rows[self.has_target[rows]] if sought and not every else rows
 
     def labelled_rows(self, split: str) -> Tensor:
         """Row numbers of a split; with `data.labels`, only labelled training rows."""
@@ -706,7 +767,8 @@ class Split:
         notes: tuple[str, ...] = (),
         numbers: Tensor | None = None,
     ) -> None:
-        self.space, self.augment, self.crop_limits = view.space, augment, crop_limits
+        self.view, self.space = view, view.space
+        self.augment, self.crop_limits = augment, crop_limits
         self.notes = notes  # about rows that were left out
         # (n,): number of each row in the split, from 1; rows that were left out count
         self.numbers = torch.arange(1, len(index) + 1) if numbers is None else numbers
@@ -760,6 +822,11 @@ class Split:
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))
+
+    @property
+    def implied(self) -> dict[str, Tensor]:
+        """What known cells say about empty ones that they are computed from, (n,) each."""
+        return {name: codes[self.index] for name, codes in self.view.implied.items()}
 
     def repeated_keys(self, times: int, rows: int | None = None) -> dict[str, np.ndarray]:
         """The keys of the first rows, by default of all, each `times` times."""

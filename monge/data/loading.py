@@ -26,6 +26,7 @@ from .builtin import catalogue
 from .codecs import time_index
 from .codecs.array import Array
 from .codecs.base import Codec
+from .codecs.date import Date
 from .codecs.date import align as align_dates
 from .codecs.date_format import is_date
 from .codecs.scalar import listed
@@ -38,7 +39,6 @@ from .options import Options
 from .packed import PackedTensor, missing_counts, single_columns
 from .readers import (
     arrays,
-    arrow,
     audio,
     folders,
     images,
@@ -48,7 +48,15 @@ from .readers import (
     text,
     text_columns,
 )
-from .readers.base import RawData, ReadFormat, RowLocations, check_kind
+from .readers.base import (
+    ARROW_SUFFIXES,
+    RawData,
+    ReadFormat,
+    RowLocations,
+    check_kind,
+    is_arrow,
+    size_of,
+)
 from .schema import Schema, read_selection, with_missing_marks
 from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
 from .schema_match import encode as encode_matched
@@ -99,7 +107,7 @@ def prepared_place(
 ) -> Path | None:
     """The folder of data that are prepared, or are so large that they are prepared in the cache
     first; None for others."""
-    if isinstance(source, Path) and prepared.is_prepared(source):
+    if isinstance(source, Path) and source.is_dir() and prepared.is_prepared(source):
         if transforms:
             raise UsageError(
                 f"expected {source} without a transform, found +{transforms[0].text}; prepare "
@@ -140,9 +148,8 @@ def large_inputs(
     """The files of data that are prepared before they are used; None for other data."""
     if not isinstance(source, Path | tables.TableFiles):
         return None
-    if isinstance(source, Path) and source.is_file():
-        if prepared.size_of([source]) < prepared.LARGE:
-            return None
+    if isinstance(source, Path) and source.is_file() and size_of([source]) < prepared.LARGE:
+        return None
     inputs = inputs_of(source, options, transforms)
     return inputs if inputs is not None and inputs.size >= prepared.LARGE else None
 
@@ -202,7 +209,7 @@ def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
     if inputs is None:
         raise DataError(
             f"expected a table in a file ({', '.join(TABLE_SUFFIXES[:4])} or "
-            f"{', '.join(arrow.SUFFIXES)}) or in several, text, an array ("
+            f"{', '.join(ARROW_SUFFIXES)}) or in several, text, an array ("
             f"{', '.join(ARRAY_SUFFIXES)}) or a folder of images without a transform but "
             f"+resize64, found {names[0]}; convert it"
         )
@@ -288,12 +295,12 @@ def table_files(pattern: str, paths: Sequence[Path]) -> tables.TableFiles:
     """The files of a pattern; all of them must be tables of one kind."""
     for path in paths:
         check_kind(path)
-        kind = arrow.is_arrow(path)
+        kind = is_arrow(path)
         named = path.name.lower().endswith(tuple(TABLE_SUFFIXES))
-        if not path.is_file() or not named or kind != arrow.is_arrow(paths[0]):
+        if not path.is_file() or not named or kind != is_arrow(paths[0]):
             raise DataError(
                 f"{pattern}: expected tables of one kind ({', '.join(TABLE_SUFFIXES[:4])} or "
-                f"{', '.join(arrow.SUFFIXES)}), found {path}; give a narrower pattern"
+                f"{', '.join(ARROW_SUFFIXES)}), found {path}; give a narrower pattern"
             )
     return tables.TableFiles(pattern, tuple(paths))
 
@@ -325,7 +332,7 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
     if isinstance(source, Path):
         raise DataError(
             f"expected a table ({', '.join(TABLE_SUFFIXES[:4])} or their .gz, "
-            f"{', '.join(arrow.SUFFIXES)}), an array "
+            f"{', '.join(ARROW_SUFFIXES)}), an array "
             f"({', '.join(ARRAY_SUFFIXES)}), idx, images or {audio.SUFFIX}, found {source}; "
             "convert it"
         )
@@ -336,7 +343,7 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
 
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
-TABLE_SUFFIXES = (*TEXT_SUFFIXES, *arrow.SUFFIXES)
+TABLE_SUFFIXES = (*TEXT_SUFFIXES, *ARROW_SUFFIXES)
 ARRAY_SUFFIXES = (".npy", ".npz")
 IDX_NAME = re.compile(r".*[-.]idx.*")
 """train-images-idx3-ubyte.gz, mine.idx and the like."""
@@ -649,7 +656,12 @@ def separate_weight(raw: RawData, options: Options) -> RawData:
             f"{cells[row]!s} ({max(len(wrong), 1)} such cells); fix them"
         )
     without = tables.without(raw, [name])
-    return replace(without, row_keys={**raw.row_keys, name: cells.astype(np.float32)})
+    note = f"rows count by {name} in training and in the held-out value, and alike elsewhere"
+    return replace(
+        without,
+        row_keys={**raw.row_keys, name: cells.astype(np.float32)},
+        notes=(*raw.notes, note),
+    )
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
@@ -673,6 +685,8 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
         return True
     if schema is not None:
         return any(isinstance(field.codec, Text) for field in schema.fields)
+    if any(text_columns.is_named_text(raw, name) for name in raw.values):
+        return True
     return len(raw) > text_columns.FEWEST and any(
         name not in raw.codecs and column.dtype.kind in "OTU"
         for name, column in raw.values.items()
@@ -687,7 +701,8 @@ def encode(
     if raw.store is None:
         values = dict(values)
     codecs = fit_codecs(raw, values, options, schema)
-    if schema is None and finds_support(raw, options):
+    has_dates = any(isinstance(codec, Date) for codec in codecs.values())
+    if schema is None and has_dates and finds_support(raw, options):
         codecs = align_dates(codecs, values)
     if raw.store is not None:
         tensors = raw.store.encode(raw, codecs, values)

@@ -47,7 +47,7 @@ from .dataset import Dataset
 from .options import Options
 from .packed import PackedTensor, Ragged, some_rows
 from .readers import arrow, delimited
-from .readers.base import SPLITS, RawData, RowLocations, is_gz
+from .readers.base import SPLITS, RawData, RowLocations, is_arrow, size_of
 from .readers.columns import LazyColumns, StoredColumn, append
 from .readers.stored import StoredRows, StoredSteps, at_once
 from .schema import Schema, read_selection, with_missing_marks
@@ -65,8 +65,6 @@ MANY = 1000
 """Files from which the list of them is remembered by its digest alone."""
 BYTES = 16
 """Bytes that a cell takes at most on disk while a table is prepared."""
-UNPACKED = 8
-"""How many times its size a compressed table is taken to have."""
 
 
 class NotATable(DataError):
@@ -135,11 +133,6 @@ def picture_bytes(path: Path, changes: Sequence[str]) -> int:
     (height, width), grey = header(path)
     sides = [int(change.removeprefix("resize")) for change in changes]
     return (1 if grey else 3) * (sides[0] ** 2 if sides else height * width)
-
-
-def size_of(paths: Sequence[Path]) -> int:
-    """Bytes of files, of compressed ones about those of their content."""
-    return sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)
 
 
 def early(options: Options) -> dict[str, Any]:
@@ -554,7 +547,7 @@ def no_room(inputs: Inputs, options: Options, place: Path, free: int) -> DataErr
 
 def needed(paths: Sequence[Path], options: Options) -> int:
     """About how many bytes preparing files takes on disk."""
-    if arrow.is_arrow(paths[0]):
+    if is_arrow(paths[0]):
         return sum(BYTES * arrow.rows_of(path) * len(arrow.names(path)) for path in paths)
     layout = delimited.find_layout(paths[0], options)
     lines = delimited.opening(paths[0], 100)[0].splitlines()

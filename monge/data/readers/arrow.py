@@ -18,13 +18,8 @@ from .columns import Column, coded_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIXES = (".parquet", ".feather", ".arrow")
 ROWS = 2**16
 """Rows that are read at a time."""
-
-
-def is_arrow(path: Path) -> bool:
-    return path.name.lower().endswith(SUFFIXES)
 
 
 def read(path: Path, columns: Mapping[str, Column], first: Path) -> int:

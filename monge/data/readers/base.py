@@ -27,6 +27,7 @@ from ..codecs.scalar import listed
 from .stored import Chain, Place
 
 SPLITS = ("train", "valid", "test")
+ARROW_SUFFIXES = (".parquet", ".feather", ".arrow")
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,17 @@ def join(parts: Mapping[str, RawData], name: str) -> RawData:
         for field in first.values
     }
     split = np.repeat([SPLITS.index(part) for part in parts], [len(raw) for raw in raws])
+    keys = {
+        key: np.concatenate([raw.row_keys[key] for raw in raws])
+        for key in first.row_keys
+        if all(key in raw.row_keys for raw in raws)
+    }
     return replace(
         first,
         name=name,
         values=values,
         split=split,
+        row_keys=keys,
         places=RowLocations.join([raw.places for raw in raws]),
         notes=tuple(note for raw in raws for note in raw.notes),
     )
@@ -184,6 +191,8 @@ MAX_RATIO = 1032
 """The largest compression ratio of deflate."""
 PIECE = 1 << 20
 """Bytes unpacked at once when counting."""
+UNPACKED = 8
+"""How many times its size a compressed file is taken to have."""
 ARCHIVES = (".npy", ".npz")
 """Suffixes of files that numpy may read as zip archives."""
 NOT_FILES = {
@@ -268,3 +277,12 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 def is_gz(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
+
+
+def is_arrow(path: Path) -> bool:
+    return path.name.lower().endswith(ARROW_SUFFIXES)
+
+
+def size_of(paths: Sequence[Path]) -> int:
+    """Bytes of files, of compressed ones about those of their content."""
+    return sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)

@@ -2,9 +2,7 @@
 
 An image has one frame and at most 8 bits per channel; others are refused, as levels are bytes.
 If a .jpg holds several images (previews, stereo pairs), the first is read.
-
-A folder may describe its images in metadata.csv (or .tsv): one line per image, with the column
-file_name and others, such as a caption, each of which becomes a field.
+A table in the folder may describe them, for instance with a caption each (`path_labels`).
 """
 
 from __future__ import annotations
@@ -23,15 +21,12 @@ import numpy as np
 from ...core.errors import DataError
 from ..codecs.array import Array
 from ..codecs.scalar import listed
-from ..options import Options
-from . import base, delimited
+from . import base
 from .arrays import from_arrays
 from .base import RawData, ReadFormat
-from .path_labels import classes
+from .path_labels import classes, described, file_names
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-DESCRIBED, KEY = ("metadata.csv", "metadata.tsv"), "file_name"
-"""Files that describe images, and their column of file names."""
 IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -105,27 +100,11 @@ def read_images(paths: Sequence[Path], root: Path, form: ReadFormat) -> RawData:
         layout="HW" if grey else "HWC",
         shape=(channels, height, width),
     )
-    return replace(from_arrays(values, root.resolve().name), codecs={"image": codec})
-
-
-def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
-    """The columns of the metadata table in the folder, one value per image."""
-    found = next((root / name for name in DESCRIBED if (root / name).is_file()), None)
-    if found is None:
-        return {}
-    table = delimited.read(found, Options(header="yes")).frame
-    if KEY not in table:
-        raise DataError(
-            f"{found} has no column {KEY}, only {listed(table.columns)}; add it with "
-            "the file name of each line"
-        )
-    rows = {str(name): row for row, name in enumerate(table[KEY])}
-    names = [path.relative_to(root).as_posix() for path in paths]
-    lost = next((name for name in names if name not in rows), None)
-    if lost is not None:
-        raise DataError(f"{found} has no line for {lost}; add one, or remove the image")
-    places = [rows[name] for name in names]
-    return {str(name): column.to_numpy()[places] for name, column in table.items() if name != KEY}
+    return replace(
+        from_arrays(values, root.resolve().name),
+        codecs={"image": codec},
+        row_keys=file_names([(root, path) for path in paths]),
+    )
 
 
 def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.ndarray]:
