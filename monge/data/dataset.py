@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -227,6 +228,14 @@ class PackedRows:
     varies: bool = False  # whether rows differ in length
     coded: bool = False  # whether steps are codes rather than numbers
     optional: Tensor | None = None  # columns in which an empty cell is a value of its own
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes; a column of a table counts as a float32."""
+        if isinstance(self.rows, SideBySide):
+            return 4 * len(self.rows.columns)
+        every = self.rows.flat if isinstance(self.rows, Ragged) else self.rows
+        return math.prod(every.shape) * every.dtype.itemsize // max(len(self.rows), 1)
 
     def batch(
         self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
@@ -805,6 +814,11 @@ class Split:
             if isinstance(part.rows, Ragged) and part.varies
         ]
         return torch.stack(parts, 1) if parts else None
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes, held in memory or not."""
+        return sum(part.row_bytes for part in (self.event, *self.given.values()))
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))

@@ -282,7 +282,8 @@ def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
     """The input to read (an object, a built-in name, a path or two parallel files), and the
     transforms in its name."""
     if not isinstance(data, str | Path):
-        return data, ()
+        files = frames.files_of(data)
+        return (table_files("the dataset", list(map(Path, files))) if files else data), ()
     if "," in str(data) and (files := parallel_text.sides(str(data))):
         return files, ()
     if paths := catalogue.matching(str(data)):
@@ -448,7 +449,7 @@ READERS = (
         suffixes=(audio.SUFFIX,),
     ),
     DataReader(
-        lambda source, options, form: text.read(
+        lambda source, options, form: folders.read_text_files(
             {source: None}, tables.stem(source), options, form
         ),
         lambda source, options: text.is_text(source, options),

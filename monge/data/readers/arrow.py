@@ -1,4 +1,7 @@
-"""Tables in files of Arrow: parquet, feather and arrow, read some rows at a time.
+"""Tables in files of Arrow: parquet, feather, arrow and ipc, read some rows at a time.
+
+Files of Arrow have a list of their parts at the end, or are streams without one, as the library
+`datasets` writes them.
 
 Numbers and booleans keep their type, dictionaries are text, and dates and times become text, as
 they are in a csv file.
@@ -18,6 +21,8 @@ from .columns import Column, coded_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MAGIC = b"ARROW1"
+"""What a file of Arrow begins with that has a list of its parts."""
 ROWS = 2**16
 """Rows that are read at a time."""
 
@@ -66,7 +71,16 @@ def rows_of(path: Path) -> int:
     with opened(path) as file:
         if path.suffix.lower() == ".parquet":
             return file.metadata.num_rows
-        return sum(file.get_batch(place).num_rows for place in range(file.num_record_batches))
+        return sum(batch.num_rows for batch in parts(file))
+
+
+def parts(file: Any) -> Iterator[pa.RecordBatch]:
+    """The parts of a file of Arrow, or of a stream."""
+    if not hasattr(file, "num_record_batches"):
+        yield from file
+        return
+    for place in range(file.num_record_batches):
+        yield file.get_batch(place)
 
 
 def batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -78,8 +92,7 @@ def batches(path: Path) -> Iterator[pa.RecordBatch]:
             if path.suffix.lower() == ".parquet":
                 yield from file.iter_batches(batch_size=ROWS)
                 return
-            for place in range(file.num_record_batches):
-                batch = file.get_batch(place)
+            for batch in parts(file):
                 for start in range(0, len(batch), ROWS):
                     yield batch.slice(start, ROWS)
     except (pa.ArrowException, OSError) as error:
@@ -98,7 +111,10 @@ def opened(path: Path) -> Any:
     try:
         if path.suffix.lower() == ".parquet":
             return pq.ParquetFile(path, pre_buffer=False)  # which would hold what was read
-        return pa.ipc.open_file(pa.memory_map(str(path)))
+        source = pa.memory_map(str(path))
+        whole = source.read(len(MAGIC)) == MAGIC
+        source.seek(0)
+        return pa.ipc.open_file(source) if whole else pa.ipc.open_stream(source)
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, error) from error
 

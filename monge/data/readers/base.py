@@ -27,7 +27,7 @@ from ..codecs.scalar import listed
 from .stored import Chain, Place
 
 SPLITS = ("train", "valid", "test")
-ARROW_SUFFIXES = (".parquet", ".feather", ".arrow")
+ARROW_SUFFIXES = (".parquet", ".feather", ".arrow", ".ipc")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ index_features.txt, index_target.txt, and index_train_k.txt with index_test_k.tx
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def read_idx(folder: Path) -> RawData:
 
 
 def has_images(folder: Path) -> bool:
-    return bool(images.find(folder)) or any(map(images.find, split_folders(folder)))
+    return images.has_any(folder) or any(map(images.has_any, split_folders(folder)))
 
 
 def images_of(folder: Path) -> list[Path]:
@@ -144,7 +144,18 @@ def is_document(path: Path) -> bool:
 
 def read_texts(folder: Path, options: Options, form: ReadFormat) -> RawData:
     found = {path: split_of(path) for path in texts_of(folder, options)}
-    return text.read(found, name_of(folder), options, form)
+    return read_text_files(found, name_of(folder), options, form)
+
+
+def read_text_files(
+    files: Mapping[Path, str | None], name: str, options: Options, form: ReadFormat
+) -> RawData:
+    """Text that is held in memory, or written to a file."""
+    if form.store is None:
+        return text.read(files, name, options, form)
+    from . import long_text
+
+    return long_text.read(files, name, options, form, form.store)
 
 
 def read_tables(

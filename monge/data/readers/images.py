@@ -8,9 +8,10 @@ A table in the folder may describe them, for instance with a caption each (`path
 from __future__ import annotations
 
 import math
+import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,34 @@ def is_idx(path: Path) -> bool:
 
 
 def find(folder: Path) -> list[Path]:
-    """Every image in a folder and its class folders."""
-    return sorted(
-        path
-        for path in [*folder.iterdir(), *folder.glob("*/*")]
-        if is_image(path) and path.name[0] != "."
-    )
+    """Every image in a folder and its class folders, in order."""
+    return [Path(path) for _, path in sorted(listing(folder))]
+
+
+def has_any(folder: Path) -> bool:
+    """Whether there is an image in a folder or its class folders."""
+    return next(listing(folder), None) is not None
+
+
+def listing(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The parts of the name of each image below a folder, and its path; there may be millions,
+    which `pathlib` takes long to list and to sort."""
+    inner = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                inner.append(entry)
+            elif is_image_name(entry.name):
+                yield (entry.name,), entry.path
+    for shelf in inner:
+        with os.scandir(shelf.path) as entries:
+            for entry in entries:
+                if is_image_name(entry.name) and not entry.is_dir():
+                    yield (shelf.name, entry.name), entry.path
+
+
+def is_image_name(name: str) -> bool:
+    return name[0] != "." and name.lower().endswith(SUFFIXES) and name.lower() not in SUFFIXES
 
 
 def read_images(paths: Sequence[Path], root: Path, form: ReadFormat) -> RawData:
