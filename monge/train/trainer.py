@@ -411,7 +411,8 @@ class Trainer:
             index = update.rows(index, len(self.rows))
         if update and piece is not None:
             index = self.cut(index, update, piece)
-        batch = replace(self.rows.batch(index, train=True).to(self.device), step=self.age)
+        batch = self.rows.batch(index, train=True).sent_to(self.device)
+        batch = replace(batch, step=self.age)
         noise = self.train_config.input_noise
         return input_noise(batch, self.model.space, noise) if noise else batch
 
@@ -422,7 +423,7 @@ class Trainer:
 
     def whole(self, update: Update, piece: int | None = None) -> Batch:
         if self.whole_split is None:
-            self.whole_split = self.rows.whole().to(self.device)
+            self.whole_split = self.rows.whole().sent_to(self.device)
         batch, noise = replace(self.whole_split, step=self.age), self.train_config.input_noise
         if update.rows or update.batches > 1 or piece is not None:
             index = torch.arange(len(batch)).repeat(update.batches)
@@ -435,7 +436,7 @@ class Trainer:
         reseed(derive_seed(self.seed, "begin"), self.device)
         count = min(len(self.rows), MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
-        self.model.initialise_from_data(self.rows.batch(index, train=True).to(self.device))
+        self.model.initialise_from_data(self.rows.batch(index, train=True).sent_to(self.device))
         self.synchronise()
         if not self.shard:
             self.ema = EMA(self.model, self.train_config.ema_decay)
