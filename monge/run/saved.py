@@ -82,7 +82,7 @@ def has_double(device: str) -> bool:
     """Whether a device computes in double precision."""
     try:
         return torch.ones(1, dtype=torch.float64, device=device).item() == 1
-    except (RuntimeError, TypeError):  # what torch raises for mps, and for a device not built in
+    except (AssertionError, RuntimeError, TypeError):  # of a device that is not there, and of mps
         return False
 
 
