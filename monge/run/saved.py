@@ -55,7 +55,7 @@ class ComputeConfig:
             torch.set_num_threads(self.threads)
         name = self.device
         if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
+            name = best_device()
             if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several on this machine
                 name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
         count = {
@@ -68,6 +68,22 @@ class ComputeConfig:
         if not 0 <= index < count.get(kind, 0):
             raise UsageError(f"device {name!r} is not available on this machine; use --device cpu")
         return torch.device(name)
+
+
+def best_device() -> str:
+    """cuda, or else mps if it computes in double precision, in which log-likelihoods are summed,
+    or else cpu."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() and has_double("mps") else "cpu"
+
+
+def has_double(device: str) -> bool:
+    """Whether a device computes in double precision."""
+    try:
+        return torch.ones(1, dtype=torch.float64, device=device).item() == 1
+    except (AssertionError, RuntimeError, TypeError):  # of a device that is not there, and of mps
+        return False
 
 
 def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:

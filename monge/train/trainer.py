@@ -34,7 +34,7 @@ from ..core.rng import derive_seed, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import BatchSequence, EpochBatches, RowSource, steps_per_epoch
 from .checkpoint import check_same_names
-from .distributed import ALONE, Workers
+from .distributed import ALONE, Workers, early_messages, value_of_grad
 from .optimiser import (
     check_slots,
     flush_denormals,
@@ -103,10 +103,11 @@ class EMA:
 class PieceSums:
     """Sums over the pieces of a batch: of gradients, which torch adds in place, and of losses."""
 
-    def __init__(self, params: Sequence[nn.Parameter]) -> None:
-        self.params = params
+    def __init__(self, params: Sequence[nn.Parameter], workers: Workers) -> None:
+        self.params, self.workers = params, workers
         self.losses: Losses = {}
         self.total: Tensor | None = None
+        self.early = early_messages(params, workers)
         for param in params:
             param.grad = None
 
@@ -116,22 +117,28 @@ class PieceSums:
             self.losses[name] = self.losses[name] + mean if name in self.losses else mean
         self.total = share * total if self.total is None else self.total + share * total
 
-    def reduced(self, workers: Workers, state: LossState) -> tuple[Losses, Tensor]:
+    @contextmanager
+    def piece(self, last: bool) -> Iterator[None]:
+        """The block computes the gradients of a piece, the last of this process or another."""
+        with self.early.sending() if last and self.early else nullcontext():
+            yield
+
+    def reduced(self, state: LossState) -> tuple[Losses, Tensor]:
         """The loss terms and their sum, and the gradients in place, over all processes. A gradient
         that is None in some of them counts as 0 there and stays None if it is so in all."""
         assert self.total is not None
-        total = self.total.clone()
+        total, workers = self.total.clone(), self.workers
         if workers.size > 1:
             has_grad = torch.tensor(
                 [param.grad is not None for param in self.params], dtype=total.dtype
             ).to(total.device)
             changed = state.changed.to(total)
-            grads = [
-                torch.zeros_like(param) if param.grad is None else param.grad
-                for param in self.params
-            ]
+            grads = [] if self.early else [value_of_grad(param) for param in self.params]
             sums = iter(workers.sum([*grads, *self.losses.values(), total, has_grad, changed]))
             grads = [next(sums) for _ in grads]
+            if self.early:
+                early = self.early.sums()
+                grads = [early[id(param)] for param in self.params]
             self.losses = {name: next(sums) for name in self.losses}
             total, has_grad, changed = sums
             for param, grad, there in zip(self.params, grads, has_grad.tolist(), strict=True):
@@ -433,7 +440,8 @@ class Trainer:
             index = update.rows(index, len(self.rows))
         if update and piece is not None:
             index = self.cut(index, update, piece)
-        batch = replace(self.rows.batch(index, train=True).to(self.device), step=self.age)
+        batch = self.rows.batch(index, train=True).sent_to(self.device)
+        batch = replace(batch, step=self.age)
         noise = self.train_config.input_noise
         return input_noise(batch, self.model.space, noise) if noise else batch
 
@@ -444,7 +452,7 @@ class Trainer:
 
     def whole(self, update: Update, piece: int | None = None) -> Batch:
         if self.whole_split is None:
-            self.whole_split = self.rows.whole().to(self.device)
+            self.whole_split = self.rows.whole().sent_to(self.device)
         batch, noise = replace(self.whole_split, step=self.age), self.train_config.input_noise
         if update.rows or update.batches > 1 or piece is not None:
             index = torch.arange(len(batch)).repeat(update.batches)
@@ -457,7 +465,7 @@ class Trainer:
         reseed(derive_seed(self.seed, "begin"), self.device)
         count = min(len(self.rows), MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
-        self.model.initialise_from_data(self.rows.batch(index, train=True).to(self.device))
+        self.model.initialise_from_data(self.rows.batch(index, train=True).sent_to(self.device))
         self.synchronise()
         if not self.shard:
             self.ema = EMA(self.model, self.train_config.ema_decay)
@@ -585,15 +593,16 @@ class Trainer:
         if self.sharded:  # torch itself sums the gradients of weights that are cut
             self.sharded.drop_gradients()
             params = self.sharded.uncut(params)
-        sums, state = PieceSums(params), LossState(self.trained)
-        for batch in pieces:
+        sums, state = PieceSums(params, self.workers), LossState(self.trained)
+        last = len(self.workers.share(self.pieces)) - 1
+        for place, batch in enumerate(pieces):
             share = len(batch) / rows
-            with state.piece(share):
+            with state.piece(share), sums.piece(place == last):
                 losses, total = self.piece_backward(number, update, batch, settings, share)
             sums.add(losses, total, share)
         if self.sharded:
             self.sharded.take_gradients(update.params)
-        return sums.reduced(self.workers, state)
+        return sums.reduced(state)
 
     def piece_backward(
         self,
