@@ -179,6 +179,8 @@ class Space(Config):
             "columns": "columns",
         }[self.kind]
         shape = "x".join(map(str, self.shape))
+        if self.kind == "columns":
+            return f"{shape} column{'s' * (shape != '1')}"
         if self.varies:
             return f"{what} of shape {shape} at most"
         single = {"real": "one real number", "binary": "one binary value", "counts": "one count"}
