@@ -125,7 +125,7 @@ def table(layout: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in layout["rows"]:
         measured, date = filled(row, results)
-        cells = {**row, "measured": measured, "date": date}
+        cells = {**row, "measured": measured, "date": date.replace("-", "\u2011")}  # on one line
         lines.append(
             "| " + " | ".join(str(cells.get(key, "") or "") for key in columns.values()) + " |"
         )

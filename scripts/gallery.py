@@ -44,6 +44,8 @@ FOLDER = ROOT / "docs" / "gallery"
 LARGEST, LARGEST_IN_ALL = 24_000, 900_000
 """Bytes of one picture, and of the folder."""
 GREY, BLUE = "0.7", "C0"
+FINISHED = ("budget", "complete", "patience", "refit")
+"""How a fit may end that a picture is made of."""
 
 
 @dataclass(frozen=True)
@@ -276,9 +278,11 @@ def make(entry: registry.Entry) -> None:
             progress=False,
         )
         history, result = run.history, run.result
+        if result["stopped"] not in FINISHED:
+            raise monge.RunError(f"the fit ended before its budget ({result['stopped']})")
         held = history.dropna(subset=["held_out"]) if "held_out" in history else history[:0]
         two = len(held) > 2
-        figure = Figure(figsize=(7.2, 2.6), layout="constrained", dpi=90)
+        figure = Figure(figsize=(7.2 if two else 4.0, 2.6), layout="constrained", dpi=90)
         panels = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
         shown = left_of(run)(run, panels[0])
         about = result["held_out"]
@@ -300,8 +304,7 @@ def make(entry: registry.Entry) -> None:
         "left": shown,
         "curve": two,
         "held_out": {"value": round(about["value"], 4), "kind": about["kind"]},
-        "seconds": round(result["seconds"], 1),
-        "steps": result["step"],
+        "best": result["step"],
         "version": monge.__version__,
     }
     (FOLDER / f"{entry.name}.json").write_text(json.dumps(record, indent=1) + "\n")

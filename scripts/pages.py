@@ -107,9 +107,8 @@ def gallery_section(name: str) -> str:
     data = f" (DATA: {about['data']})" if about["data"] else ""
     return (
         f"![{caption}](../gallery/{name}.png)\n\n"
-        f"{caption}. A short run, not the best the model can do: `{about['command']}`{data}, "
-        f"{about['steps']} steps in {about['seconds']:g} seconds of one thread, held out "
-        f"{held['value']:.4g} ({held['kind']})."
+        f"{caption}. A short run, not the best the model can do: `{about['command']}`{data}; "
+        f"held out {held['value']:.4g} ({held['kind']}) at step {about['best']}, the best."
     )
 
 

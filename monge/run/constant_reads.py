@@ -9,7 +9,7 @@ while the function is traced. A read of anything that depends on an input is lef
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,12 +45,25 @@ class Dependence(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if any(part in name for part in SHAPE_ONLY):
             return result
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        if any(self.depends(x) for x in tensors):
-            changed = tensors if func._schema.is_mutable else []
-            for x in [*changed, *(x for x in tree_leaves(result) if isinstance(x, Tensor))]:
+        if any(self.depends(x) for x in tensors_of((args, kwargs))):
+            for x in tensors_of((written(func, args, kwargs), result)):
                 self.entered[x.untyped_storage()._cdata] = x
         return result
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operator changes in place."""
+    declared = func._schema.arguments
+    named = {**dict(zip([each.name for each in declared], args, strict=False)), **kwargs}
+    return [
+        named[each.name]
+        for each in declared
+        if each.name in named and each.alias_info is not None and each.alias_info.is_write
+    ]
 
 
 class Recorder(TorchFunctionMode):

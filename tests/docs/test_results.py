@@ -48,4 +48,5 @@ def test_a_value_takes_the_place_of_what_was_stated(tmp_path, monkeypatch):
     assert "| a | 3 | 2020 |" in results.table(layout, results.kept()), "y is not there yet"
     results.keep("one", {"x": 1.26, "y": 2})
     found = json.loads(file.read_text())
-    assert f"| a | 1.3 to 2.0 | {found['date']} |" in results.table(layout, results.kept())
+    day = found["date"].replace("-", "\u2011")
+    assert f"| a | 1.3 to 2.0 | {day} |" in results.table(layout, results.kept())

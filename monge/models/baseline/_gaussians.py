@@ -104,8 +104,8 @@ class FullGaussians(GaussianSet):
             size = torch.where(here, factor.diagonal(dim1=2, dim2=3).log(), 0).sum(2)
             size = size + here.sum(2).double() * math.log(2 * math.pi) / 2  # (P, K)
             found = -((square + more[..., None]) / 2 + size[..., None])
-            if is_exporting():  # each pattern is one row, in order
-                value = found.mT[:, 0]
+            if is_exporting():  # one pattern, with all rows in order
+                value = found.mT[0]
             else:
                 value[group.rows[group.used]] = found.mT[group.used]
         return value - self.volume(seen)
@@ -381,12 +381,11 @@ def pattern_groups(
     seen: Tensor, elements: int, which: Tensor | None = None
 ) -> Iterator[PatternGroup]:
     """The rows (B, D) by the pattern of their observed entries, and by `which` (B,); as many
-    patterns at once as `elements` each allow. Patterns of about as many rows go together. In a
-    program that is exported, each row is a pattern of its own."""
-    if is_exporting():
-        rows = torch.arange(len(seen), device=seen.device)[:, None]
-        order = (~seen).long().argsort(dim=1, stable=True)
-        yield PatternGroup(rows, torch.ones_like(rows).bool(), order, seen.gather(1, order))
+    patterns at once as `elements` each allow. Patterns of about as many rows go together."""
+    if is_exporting() and bool((seen == seen[:1]).all()):
+        rows = torch.arange(len(seen), device=seen.device)[None]
+        order = (~seen[:1]).long().argsort(dim=1, stable=True)
+        yield PatternGroup(rows, torch.ones_like(rows).bool(), order, seen[:1].gather(1, order))
         return
     keys = seen if which is None else torch.cat([which[:, None], seen.long()], 1)
     if bool((keys == keys[:1]).all()):
