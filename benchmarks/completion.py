@@ -61,7 +61,7 @@ import monge
 from monge.core.abilities import CanComplete, HasLikelihood
 from monge.core.batch import Batch
 from monge.core.model import Model
-from monge.evaluate.completion import paired_energy
+from monge.evaluate.completion import paired_energy, random_rank
 from monge.run.completion import in_chunks
 from monge.run.saved import ComputeConfig
 
@@ -76,8 +76,8 @@ DRAWS, DRAWS_TO_CHOOSE = 400, 100
 """Completions whose median fills a cell in, at the end and while models are chosen."""
 POOLED = 3
 """Models whose draws are pooled."""
-TIE = 1e-6
-"""Numbers that are as near as this are one."""
+DIGITS = 6
+"""Numbers that agree in as many are one."""
 JOINT = 20
 """Draws of each row in the energy distance."""
 ALWAYS_SEEN = 0.3
@@ -301,13 +301,9 @@ def ours(
             pool.append(found.draws(-(-DRAWS // len(best))))
             logs.append(found.log_conditional())
     draws = np.concatenate(pool, 1)
-    below, same = (
-        test(draws - table.x[:, None]).sum(1)
-        for test in (lambda gap: gap < -TIE, lambda gap: np.abs(gap) <= TIE)
-    )
-    u = np.random.default_rng(seed).random(table.x.shape)
-    rank = (below + u * (same + 1)) / (draws.shape[1] + 1)  # uniform if the draws are right
-    inside = (rank > 0.1) & (rank < 0.9)
+    rank = random_rank(*(torch.tensor(part.round(DIGITS)) for part in (table.x, draws)))
+    level = ((rank + 0.5) / (draws.shape[1] + 1)).numpy()  # uniform if the draws are right
+    inside = (level > 0.1) & (level < 0.9)
     some = np.concatenate([one[:, : -(-JOINT // len(best))] for one in pool], 1)
     exact = [each for each in logs if each is not None]
     nats = None
