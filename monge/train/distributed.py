@@ -164,8 +164,8 @@ class Workers:
 
 ALONE = Workers()
 EARLY_BYTES = 2 * 2**20
-"""Bytes of gradients in a message that is sent before the others are computed. Fewer gradients than
-twice as many go in one message at the end."""
+"""Bytes of gradients in a message that is sent before the others are computed. Gradients of fewer
+than twice as many go in one message at the end."""
 
 
 class GradientMessages:

@@ -199,7 +199,7 @@ class ShardedModel:
         here = everywhere or self.workers.is_first
         whole: dict[int, Tensor] = {}
         buffers = buffer_places(self.live)
-        for name, tensor in state.items():
+        for tensor in state.values():
             if id(tensor) not in whole:
                 whole[id(tensor)] = read_whole(tensor)
             if not here:
