@@ -11,9 +11,9 @@ time that the first process needs: on a busy machine only the second is fair. `s
 encoder-decoder of fifty million weights on short sentences, with and without --shard, and prints
 the most memory that a process takes beyond what it had before it built the model. `kills` starts a
 fit under torchrun with two workers, kills a worker at a random moment again and again, checks that
-the run folder can be read after each, and compares the weights with those of an unbroken fit by two
-workers. `searches` kills a search of settings at random moments, and checks that its journal can be
-read and that no trial is lost.
+the run folder can be read after each, and compares the weights with those of an unbroken fit by
+two workers. `searches` kills a search of settings at random moments, and checks that its journal
+can be read and that no trial is lost.
 """
 
 from __future__ import annotations
@@ -249,12 +249,12 @@ def searches(count: int) -> None:
     """Kill `monge tune` at random moments, and start the same command again."""
     folder = Path(tempfile.mkdtemp()) / "search"
     command = [sys.executable, "-m", "monge", "tune", "made", "iris", "width=8..64", "-q"]
-    command += ["--trials", str(2 * count), "--budget", "150steps", "--out", str(folder)]
+    command += ["--trials", str(2 * count), "--budget", "20steps", "--out", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     killed = damaged = lost = ended = 0
     while killed < count:
         job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        started, life = time.monotonic(), random.uniform(0, LONGEST_LIFE)
+        started, life = time.monotonic(), random.uniform(0, 2 * LONGEST_LIFE)
         size = journal_size(folder)
         while job.poll() is None and journal_size(folder) == size:  # until it is searching
             time.sleep(0.02)
