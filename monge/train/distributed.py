@@ -212,7 +212,7 @@ class GradientMessages:
         """The sums by parameter (its id), once all have come; a gradient that is None is 0."""
         while self.waiting:
             self.send(self.waiting.pop(0))
-        found = {}
+        found: dict[int, Tensor] = {}
         for params, flat, work in self.sent:
             with naming_lost_workers():
                 work.wait()

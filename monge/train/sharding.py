@@ -17,7 +17,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -245,7 +245,7 @@ def read_whole(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     with naming_lost_workers(), torch.no_grad():
-        return tensor.detach().full_tensor()
+        return cast(DTensor, tensor.detach()).full_tensor()
 
 
 def local_part(tensor: Tensor) -> Tensor:

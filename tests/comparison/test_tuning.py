@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -180,37 +181,19 @@ class Here:
     def submit(self, arguments, run):
         option, folder, number, threads, workers, *settings = arguments
         assert (option, workers) == ("--trial", "3")
-        return run, (Path(folder), int(number), int(threads), settings)
+        return partial(worker.run_trial, Path(folder), int(number), int(threads), settings)
 
     def wait(self, tasks, seconds):
         self.most = max(self.most, len(tasks))
         return [tasks[0]]
 
     def failure(self, task):
-        run, arguments = task
-        if run.name in self.failing:
-            return "its machine was lost"
-        worker.run_trial(*arguments)
-        return None
-
-
-def hashable(pool):
-    """Tasks that can be keys."""
-    plain = pool.submit
-    pool.submit = lambda arguments, run: (lambda task: (task[0], Frozen(task[1])))(
-        plain(arguments, run)
-    )
-    return pool
-
-
-class Frozen(tuple):
-    def __hash__(self):
-        return hash(str(self))
+        return "its machine was lost" if task.args[1] in self.failing else task()
 
 
 def test_trials_in_processes_of_their_own_end_like_others(tmp_path):
     made = Tuning.create("made", "iris", WORDS, "10steps", (), (), 0, tmp_path / "search")
-    pool = hashable(Here(failing=["trial-0001"]))
+    pool = Here(failing=[1])
     found = list(made.run_trials_apart(3, pool, 1, 3))
     assert pool.most == 2
     assert sorted(each.number for each in found) == [0, 1, 2]
