@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import DataError
+from ..core.errors import DataError, UsageError, shown
 from ..core.files import replacing
 from ..data.frames import as_pandas, is_frame
 from ..report.run import report
@@ -76,6 +76,12 @@ def compare(
     >>> set(board.frame["model"]) >= {"baseline.mixture", "baseline.independent"}
     True
     """
+    for name in models:
+        if not isinstance(name, str):
+            raise UsageError(
+                f"expected names of models, found {shown(name)}; write compare(data, 'made', "
+                "'gaussian')"
+            )
     names = [name for name in models if "=" not in name]
     settings = [setting for setting in models if "=" in setting]
     targets = [target] if isinstance(target, str) else target

@@ -21,10 +21,10 @@ from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.space import Space
 from ..core.train_config import TrainConfig
-from ..data import loading
 from ..data.builtin import catalogue
 from ..data.dataset import Dataset, Split, View
 from ..data.frames import is_frame
+from ..data.loading import open as open_data
 from ..registry import entries, find, is_named, join_with_or
 from ..train import checkpoint
 from ..train.step_memory import check_model_memory
@@ -339,7 +339,7 @@ class SavedRun:
         if isinstance(what, Dataset):
             return what  # read with the fields of this run
         if what is not None:
-            return loading.open(what, fields=storage.read(self.folder, "fields.json"))
+            return open_data(what, fields=storage.read(self.folder, "fields.json"))
         if about["what"] is None:
             raise RunError(
                 f"{self.folder} was fitted on arrays, which it does not store; pass the data again"
@@ -354,7 +354,7 @@ class SavedRun:
         elsewhere = catalogue.moved(path, about.get("bytes"))
         for place in dict.fromkeys([path, about["what"], *elsewhere]):
             try:
-                source = loading.open(place, *about["overrides"])
+                source = open_data(place, *about["overrides"])
             except DataError as problem:
                 error = error or problem
                 continue

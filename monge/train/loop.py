@@ -91,13 +91,15 @@ def fit(
     should_stop: Callable[[], bool] = lambda: False,
     report_every: float = 0.25,
     estimate_eval_seconds: Callable[[], float] = lambda: 0.0,
+    critic_distance: Callable[[], float] | None = None,
 ) -> Iterator[Progress]:
     """Train until the budget, train.max_steps, early stopping or `should_stop` ends it.
 
     A report is yielded every `report_every` seconds and at every metric from `evaluate`. A
     budget of seconds includes a last evaluation: the time of the previous one is reserved for it,
     or, before the first, the estimate of `estimate_eval_seconds`. Of several processes the first
-    evaluates, measures the time and decides; all yield the same reports.
+    evaluates, measures the time and decides; all yield the same reports. `critic_distance` is what
+    patience counts with train.patience_on=critic, at the weights in training.
     """
     workers = trainer.workers
     config = trainer.train_config
@@ -128,6 +130,8 @@ def fit(
             trainer.synchronise()
             found = agreed_metric(trainer, evaluate)
             best = trainer.update_best(found)
+            if critic_distance:
+                trainer.update_critic_distance(workers.agree(critic_distance))
             metric = None if trainer.refit else found  # a refit trains on the held-out rows
             clock.record_eval()
             stopped = workers.agree(reason)
@@ -204,7 +208,7 @@ def stop_reason(
             return "refit"
     elif config.max_steps and trainer.step >= config.max_steps:
         return "complete"
-    elif config.patience and trainer.evals_without_improvement >= config.patience:
+    elif config.patience and trainer.evals_without_gain >= config.patience:
         return "patience"
     elif trainer.converged:
         return "complete"

@@ -238,11 +238,6 @@ def trainable_updates(
     return left, frozen
 
 
-def steps_per_epoch(rows: int, batch_size: int, updates: Sequence[Update]) -> int:
-    """Steps that use every row once; 1 if every update takes the whole split."""
-    return 1 if all(update.whole for update in updates) else max(rows // batch_size, 1)
-
-
 @torch.no_grad()
 def flush_denormals(optim: Optimizer) -> None:
     """Set negligible moments to 0. Moments of parameters whose gradients have become 0 decay to

@@ -5,6 +5,10 @@ Step k is a pure function of (seed, k, the state before k): torch is seeded befo
 the rows of a batch come from the permutation of their epoch. No random state is stored, and a run
 that was interrupted and resumed equals one that was not, bit for bit. A batch may be cut into
 pieces (see `distributed`): then the noise of a piece is a function of (seed, k, update, piece).
+
+In one epoch every update with one batch per step sees every row once, and one that moves `repeat`
+times per step sees it `repeat` times: each update, and each member of an ensemble that is trained
+in one update, goes through the rows in orders of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +30,9 @@ from ..core.batch import Batch
 from ..core.errors import RunError, UsageError
 from ..core.metric import Metric
 from ..core.model import Losses, Model, Update
-from ..core.rng import derive_seed, make_generator, reseed
+from ..core.rng import derive_seed, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
-from .batch_sampler import RowSource, bucketed
+from .batch_sampler import BatchSequence, EpochBatches, RowSource, steps_per_epoch
 from .checkpoint import check_same_names
 from .distributed import (
     ALONE,
@@ -45,7 +49,6 @@ from .optimiser import (
     lr_multiplier_of,
     make_optimiser,
     pack,
-    steps_per_epoch,
     trainable_updates,
     unpack,
 )
@@ -265,6 +268,36 @@ def batch_norm_statistics(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def epoch_batches(rows: int, train_config: TrainConfig) -> EpochBatches:
+    """How an epoch of this many rows is cut into batches."""
+    size = min(train_config.batch_size, rows)
+    return EpochBatches(rows, size, MIN_PIECE_ROWS * train_config.pieces)
+
+
+def batch_sequences(
+    updates: Sequence[Update],
+    rows: RowSource,
+    batches: EpochBatches,
+    seed: int,
+    bucket_by_length: bool,
+) -> dict[tuple[str, int], BatchSequence]:
+    """A sequence of batches for each update that takes them, by its name and the number of the
+    batch among those that it takes at once."""
+    names = [
+        (update.name, part)
+        for update in updates
+        if not update.whole
+        for part in range(update.batches)
+    ]
+    return {
+        name: BatchSequence(rows, batches, seed, place, bucket_by_length)
+        for place, name in enumerate(names)
+    }
+
+
+MIN_PIECE_ROWS = 2
+"""Rows that each piece of the last batch of an epoch has at least; one row has no variance, which
+batch statistics need."""
 MAX_INIT_ROWS = 10_000
 """Largest number of training rows, evenly spaced, used for data-dependent initialisation."""
 DENORMAL_FLUSH_STEPS = 200
@@ -312,12 +345,18 @@ class Trainer:
         if shard:
             check_shardable(self.updates, self.settings, train_config, workers, compiled)
         self.ema = EMA(model, train_config.ema_decay if not shard else 0.0)
-        self.batch_size = min(train_config.batch_size, len(rows))
+        self.batches = epoch_batches(len(rows), train_config)
+        self.batch_size = self.batches.size
         self.pieces = train_config.pieces
         check_pieces(train_config, self.batch_size, workers)
-        self.epoch_steps = steps_per_epoch(len(rows), self.batch_size, self.updates)
+        self.sequences = batch_sequences(
+            self.updates, rows, self.batches, seed, train_config.bucket_by_length
+        )
+        self.epoch_steps = steps_per_epoch(self.batches, self.updates)
         self.eval_every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
         self.step, self.evals_without_improvement, self.seconds = 0, 0, 0.0
+        self.least_critic_distance: float | None = None
+        self.evals_without_lower_distance = 0
         self.schedule_steps = 0  # over which the learning rate decays; 0 until the first step
         self.refit: Refit | None = None
         self.best: Metric | None = None
@@ -325,7 +364,6 @@ class Trainer:
         self.best_weights: dict[str, Tensor] = {}  # weights at the best held-out metric
         self.pending_losses: list[tuple[int, str, Tensor]] = []
         self.pending_norms: list[tuple[int, str, Tensor]] = []  # of gradients, before clipping
-        self.epoch_order: tuple[int, Tensor] = (-1, torch.empty(0))
         self.whole_split: Batch | None = None
         self.set_train_mode()
 
@@ -393,33 +431,17 @@ class Trainer:
         """Whether every optimiser has converged."""
         return all(map(has_converged, self.optimisers))
 
-    @property
-    def batches_used(self) -> int:
-        """Batches used before this step: an update uses `repeat` times `batches` each time."""
-        return sum(
-            t.repeat * t.batches * math.ceil(self.age / t.every)
-            for t in self.updates
-            if not t.whole
-        )
-
-    def index(self, number: int) -> Tensor:
-        """Row indices of the number-th batch: without replacement within an epoch, the last
-        incomplete batch left out."""
-        epoch, place = divmod(number, self.epoch_steps)
-        if self.epoch_order[0] != epoch:
-            generator = make_generator(derive_seed(self.seed, "epoch", epoch))
-            order = torch.randperm(len(self.rows), generator=generator)
-            if self.train_config.bucket_by_length:
-                order = bucketed(order, self.rows.lengths, self.batch_size, generator)
-            self.epoch_order = (epoch, order)
-        return self.epoch_order[1][place * self.batch_size : (place + 1) * self.batch_size]
+    def index(self, number: int, update: Update | None = None) -> Tensor:
+        """Row indices of the number-th batch of an update, by default the first; if it takes
+        several batches at once, of all of them."""
+        if update is None:
+            return next(iter(self.sequences.values())).index(number)
+        parts = (self.sequences[update.name, part] for part in range(update.batches))
+        return torch.cat([sequence.index(number) for sequence in parts])
 
     def batch(self, number: int, update: Update | None = None, piece: int | None = None) -> Batch:
-        """The number-th batch, or the `batches` consecutive ones that an update takes at once; or
-        one piece of it."""
-        index = self.index(number)
-        if update and update.batches > 1:
-            index = torch.cat([index, *(self.index(number + k) for k in range(1, update.batches))])
+        """The number-th batch of an update, by default the first; or one piece of it."""
+        index = self.index(number, update)
         if update and update.rows:
             index = update.rows(index, len(self.rows))
         if update and piece is not None:
@@ -475,19 +497,25 @@ class Trainer:
             self.shard_weights()
         if not self.trained.training:
             self.set_train_mode()
-        number = self.batches_used
         for place, update in enumerate(self.updates):
             if self.age % update.every:
                 continue
             reseed(derive_seed(self.seed, "step", self.age, update.name), self.device)
             for turn in range(update.repeat):
-                self.apply_update(place, update, self.read_pieces(update, number, turn), scale)
-                number += 0 if update.whole else update.batches
+                number = update.repeat * (self.age // update.every) + turn
+                pieces, rows = self.read_pieces(update, number, turn), self.taken(update, number)
+                self.apply_update(place, update, pieces, scale, rows)
         self.ema.update(self.age)
         self.step += 1
         if self.age % DENORMAL_FLUSH_STEPS == 0:
             for each in filter(None, self.optimisers):
                 flush_denormals(each)
+
+    def taken(self, update: Update, number: int) -> int:
+        """Rows that an update takes at once, in all processes."""
+        if update.whole:
+            return update.batches * len(self.rows)
+        return len(self.index(number, update))
 
     def read_pieces(self, update: Update, number: int, turn: int) -> Iterator[Batch]:
         """The pieces of the batch that this process computes, one after the other and with torch
@@ -503,9 +531,10 @@ class Trainer:
             yield read(piece=piece)
 
     def apply_update(
-        self, number: int, update: Update, pieces: Iterable[Batch], scale: float
+        self, number: int, update: Update, pieces: Iterable[Batch], scale: float, rows: int = 0
     ) -> None:
-        """One optimiser step of the parameters of update `number`, and of no others."""
+        """One optimiser step of the parameters of update `number`, and of no others; of a batch
+        that is cut, `rows` are those of all its pieces."""
         moving = self.optimisers[number]
         if moving is None:
             (batch,) = pieces
@@ -515,9 +544,9 @@ class Trainer:
             return
         settings = self.settings[number]
         if isinstance(moving, LBFGS):
-            self.lbfgs_step(moving, number, update, list(pieces), settings)
+            self.lbfgs_step(moving, number, update, list(pieces), settings, rows)
             return
-        losses, _ = self.backward(number, update, pieces, settings)
+        losses, _ = self.backward(number, update, pieces, settings, rows)
         if settings.grad_clip:
             norm = self.clip_gradients(update.params, settings.grad_clip)
             self.pending_norms.append((self.step, update.name, norm))
@@ -554,14 +583,18 @@ class Trainer:
             yield
 
     def backward(
-        self, number: int, update: Update, pieces: Iterable[Batch], settings: OptimiserConfig
+        self,
+        number: int,
+        update: Update,
+        pieces: Iterable[Batch],
+        settings: OptimiserConfig,
+        rows: int,
     ) -> tuple[Losses, Tensor]:
         """The loss terms and their sum, after computing its gradients for the update's params: of
-        a batch that is cut, the means over all its rows, here and in the other processes."""
+        a batch that is cut, the means over all its `rows`, here and in the other processes."""
         if self.pieces == 1:
             (batch,) = pieces
             return self.piece_backward(number, update, batch, settings)
-        count = update.batches * (len(self.rows) if update.whole else self.batch_size)
         params = update.params
         if self.sharded:  # torch itself sums the gradients of weights that are cut
             self.sharded.drop_gradients()
@@ -569,7 +602,7 @@ class Trainer:
         sums, state = PieceSums(params, self.workers), LossState(self.trained)
         last = len(self.workers.share(self.pieces)) - 1
         for place, batch in enumerate(pieces):
-            share = len(batch) / count
+            share = len(batch) / rows
             with state.piece(share), sums.piece(place == last):
                 losses, total = self.piece_backward(number, update, batch, settings, share)
             sums.add(losses, total, share)
@@ -615,6 +648,7 @@ class Trainer:
         update: Update,
         pieces: Sequence[Batch],
         settings: OptimiserConfig,
+        rows: int,
     ) -> None:
         """One iteration of L-BFGS. Every evaluation, also of other steps, uses the same noise: a
         line search needs a deterministic function."""
@@ -627,7 +661,7 @@ class Trainer:
                 yield batch
 
         def closure() -> Tensor:
-            losses, total = self.backward(number, update, seeded(), settings)
+            losses, total = self.backward(number, update, seeded(), settings, rows)
             evaluated.append(losses)
             for param in update.params if settings.weight_decay else ():
                 weight = param.detach()
@@ -686,6 +720,21 @@ class Trainer:
             self.evals_without_improvement += 1
         return better
 
+    def update_critic_distance(self, distance: float) -> None:
+        """Record the distance of held-out rows and samples by the critic, which patience counts
+        instead of the held-out metric."""
+        lower = self.least_critic_distance is None or distance < self.least_critic_distance
+        if lower:
+            self.least_critic_distance = distance
+        self.evals_without_lower_distance = 0 if lower else self.evals_without_lower_distance + 1
+
+    @property
+    def evals_without_gain(self) -> int:
+        """What patience counts."""
+        if self.train_config.patience_on == "critic":
+            return self.evals_without_lower_distance
+        return self.evals_without_improvement
+
     def weights(self) -> dict[str, Tensor]:
         """A copy of the weights used for sampling and scoring: the EMA, other buffers live."""
         if self.sharded:
@@ -722,12 +771,15 @@ class Trainer:
         counters = {
             "step": self.step,
             "evals_without_improvement": self.evals_without_improvement,
+            "least_critic_distance": self.least_critic_distance,
+            "evals_without_lower_distance": self.evals_without_lower_distance,
             "seconds": self.seconds,
             "best": None if self.best is None else self.best.to_dict(),
             "best_step": self.best_step,
             "optimiser": numbers,
             "slots": slots_of,
             "schedule_steps": self.schedule_steps,
+            "whole_epochs": True,
             "refit": None if self.refit is None else asdict(self.refit),
         }
         return tensors, counters
@@ -741,6 +793,7 @@ class Trainer:
             names = (name for name in tensors if name.startswith(prefix))
             return {(k := name.removeprefix(prefix)): take(k, tensors[name]) for name in names}
 
+        self.check_batches(counters)
         try:
             self.model.load_state_dict(under("model/"))
             if self.shard:
@@ -771,6 +824,8 @@ class Trainer:
             )
             self.step = counters["step"]
             self.evals_without_improvement = counters["evals_without_improvement"]
+            self.least_critic_distance = counters.get("least_critic_distance")
+            self.evals_without_lower_distance = counters.get("evals_without_lower_distance", 0)
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
             self.schedule_steps = counters.get("schedule_steps", 0)
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None
@@ -780,6 +835,17 @@ class Trainer:
                 "configuration or version, or is incomplete; restore run.json and "
                 "last.safetensors from a copy, or start a new run"
             ) from error
+
+    def check_batches(self, counters: dict[str, Any]) -> None:
+        """RunError for a checkpoint of a version whose batches were others than those of now: it
+        left out the rows of an epoch after the last full batch, and updates shared one order."""
+        left_out = len(self.rows) % self.batch_size if self.sequences else 0
+        if not counters.get("whole_epochs") and (left_out or len(self.sequences) > 1):
+            raise RunError(
+                "expected a checkpoint of this version, found one of a version that went through "
+                f"the {len(self.rows)} training rows in another order; samples and scores of the "
+                "run stay available, but to train on, start a new run with its settings"
+            )
 
 
 def mean_values(
