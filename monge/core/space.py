@@ -50,6 +50,8 @@ class Space(Config):
     """Whether rows differ in length (`Batch.length`); shape[0] is then the largest length."""
     end: int | None = None
     """Tokens: the symbol that ends a sequence; it is scored once."""
+    rate: Annotated[int, Range(0)] = 0
+    """Sound: samples per second, of amplitudes on a linear scale; 0 for other data."""
     name: str = ""
     """The name of the field or column."""
     mean: tuple[float, ...] = (0.0,)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,13 +97,18 @@ class Dataset:
     def fingerprint(self) -> str:
         """sha256 over codecs and encoded rows, in their order."""
         digest = hashlib.sha256()
+        files = getattr(self.tensors, "files", {})
         for field in self.schema.fields:
-            rows = self.tensors[field.name]
-            parts = rows.parts if isinstance(rows, Ragged) else [rows]
-            for tensor in map(Tensor.contiguous, parts):
-                about = [field.name, field.codec.to_dict(), list(tensor.shape), str(tensor.dtype)]
+            if field.name in files:
+                parts = files[field.name].pieces()
+            else:
+                rows = self.tensors[field.name]
+                parts = map(in_bytes, rows.parts if isinstance(rows, Ragged) else [rows])
+            for shape, kind, some in parts:
+                about = [field.name, field.codec.to_dict(), shape, kind]
                 digest.update(json.dumps(about).encode())
-                digest.update(tensor.numpy().data.cast("B"))
+                for piece in some:
+                    digest.update(piece)
         return digest.hexdigest()
 
     def rows_of(self, split: str) -> Tensor:
@@ -183,6 +189,15 @@ class Dataset:
         return 0 if found is None else int(found.sum())
 
 
+def in_bytes(tensor: Tensor) -> tuple[list[int], str, list[Any]]:
+    """Shape and type of a tensor, and its bytes."""
+    return (
+        list(tensor.shape),
+        str(tensor.dtype),
+        [tensor.contiguous().numpy().data.cast("B")],
+    )
+
+
 class SideBySide:
     """Columns (N,) of a long table as rows (N, D), put together only for the rows of a batch."""
 
@@ -213,6 +228,14 @@ class PackedRows:
     varies: bool = False  # whether rows differ in length
     coded: bool = False  # whether steps are codes rather than numbers
     optional: Tensor | None = None  # columns in which an empty cell is a value of its own
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes; a column of a table counts as a float32."""
+        if isinstance(self.rows, SideBySide):
+            return 4 * len(self.rows.columns)
+        every = self.rows.flat if isinstance(self.rows, Ragged) else self.rows
+        return math.prod(every.shape) * every.dtype.itemsize // max(len(self.rows), 1)
 
     def batch(
         self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
@@ -444,7 +467,9 @@ class View:
         found = torch.zeros(len(self.dataset), dtype=torch.bool)
         for field in self.event.fields:
             empty, rows = None, self.dataset.tensors[field.name]
-            if isinstance(rows, Tensor):
+            if isinstance(rows, Ragged):
+                empty = rows.length == 0
+            else:
                 empty = is_missing(rows)
             if empty is None:
                 return torch.ones_like(found)
@@ -467,8 +492,11 @@ class View:
             )
         if every:
             return Split(self, index)
-        numbers = torch.isin(self.labelled_rows(split), index).nonzero()[:, 0] + 1
         notes = (*self.left_out(split), *self.left_undetermined(split))
+        every_row = self.labelled_rows(split)
+        if len(every_row) == len(index):
+            return Split(self, index, notes=notes)
+        numbers = torch.isin(every_row, index).nonzero()[:, 0] + 1
         return Split(self, index, notes=notes, numbers=numbers)
 
     @cached_property
@@ -547,7 +575,10 @@ class View:
         rows = self.compact[0].rows
         if self.text is None or self.text.ends or self.given or not isinstance(rows, Ragged):
             return None
-        follows = torch.isin(index + 1, index)
+        if bool((index.diff() > 0).all()):
+            follows = torch.cat([index.diff() == 1, torch.zeros(1, dtype=torch.bool)])
+        else:
+            follows = torch.isin(index + 1, index)
         return torch.where(follows, rows.length[(index + 1).clamp(max=len(rows) - 1)], 0)
 
     def index(self, split: str, every: bool = False) -> Tensor:
@@ -566,7 +597,8 @@ class View:
             rows = rows[~refused[rows]]
         if not every and self.undetermined is not None:
             rows = rows[~self.undetermined[rows]]
-        return rows[self.has_target[rows]] if self.selection.predicted and not every else rows
+        sought = self.selection.predicted or self.text is not None
+        return rows[self.has_target[rows]] if sought and not every else rows
 
     def labelled_rows(self, split: str) -> Tensor:
         """Row numbers of a split; with `data.labels`, only labelled training rows."""
@@ -782,6 +814,11 @@ class Split:
             if isinstance(part.rows, Ragged) and part.varies
         ]
         return torch.stack(parts, 1) if parts else None
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes, held in memory or not."""
+        return sum(part.row_bytes for part in (self.event, *self.given.values()))
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))

@@ -13,7 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.abilities import CanSample, HasLikelihood, Likelihood, LikelihoodKind
+from ..core.abilities import (
+    CanSample,
+    HasCritic,
+    HasDiscriminator,
+    HasLikelihood,
+    Likelihood,
+    LikelihoodKind,
+)
 from ..core.batch import Batch
 from ..core.config import Config
 from ..core.metric import Metric
@@ -220,3 +227,13 @@ class HeldOutScorer:
         if isinstance(self.model, CanSample):
             return distance(self.model, self.model.space, self.batches[0])
         return objective(self.model, self.batches)
+
+    def critic_distance(self) -> float:
+        """The distance of the rows and as many samples by the model's own critic or
+        discriminator, with the same noise at every call."""
+        assert isinstance(self.model, HasCritic | HasDiscriminator), "expected a critic"
+        self.model.eval()
+        batch = self.batches[0].to(device_of(self.model))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return float(self.model.estimate_distance(batch))

@@ -27,6 +27,7 @@ from ..core.abilities import (
     Finding,
     HasLikelihood,
     HasMarginals,
+    HasMode,
 )
 from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config, Overrides, apply_overrides, as_settings
@@ -47,7 +48,14 @@ from ..train.distributed import code_digest, join_workers, was_restarted
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
 from . import storage
-from .completion import Completed, FillBy, complete_rows, unknown_cells
+from .completion import (
+    Completed,
+    FillBy,
+    array_rows,
+    complete_rows,
+    in_form_of,
+    unknown_cells,
+)
 from .latent import code_frame, decoded, encoded, own_rows
 from .predict import By, beside_inputs, predict, predict_parts, read_table
 from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
@@ -128,6 +136,7 @@ def start(
             precision,
             compute.compiled,
             workers,
+            compute.shard,
         )
         if budget is not None:
             Budget.check(budget, trainer.epoch_steps)
@@ -258,7 +267,8 @@ def fit(
         budget=budget,
     )
     workers = join_workers()
-    steps = tracked(run.train(budget), run, track if workers.is_first else None)
+    steps = run.train(budget)
+    steps = tracked(steps, run, track) if track and workers.is_first else steps
     follow(steps, progress, LossUnit.of(run))
     if workers.is_first:
         run.diagnose()
@@ -336,7 +346,8 @@ class Run(SavedRun):
         workers = join_workers()
         with workers.together():
             view = self.opened or self.open_view()
-        workers.check_same(shared_facts(self.metadata) | {"budget": budget})
+        asked = {"budget": budget, "choice of --shard": self.compute.shard}
+        workers.check_same(shared_facts(self.metadata) | asked)
         with ExitStack() as held:
             with workers.together():
                 if workers.is_first:
@@ -352,6 +363,7 @@ class Run(SavedRun):
                     self.compute.compiled,
                     self.trainer,
                     workers,
+                    self.compute.shard,
                 )
             should_stop = held.enter_context(stop_requested())
             self.trainer = None
@@ -537,8 +549,8 @@ class Run(SavedRun):
         name and probabilities, for a number its mean, mode or a sample, and its interval, as a
         frame of the library of the data. The index of a frame is that of its predictions; with
         `keep_columns` its columns stand before them, and a column of the target's name becomes
-        NAME_true."""
-        self.require(HasMarginals)
+        NAME_true. Of text, the most probable one that a search finds."""
+        self.require(HasMarginals if self.view.text is None else HasMode)
         what, form = frames.opened(what)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         settings = (*settings, *as_settings(options))
@@ -560,7 +572,7 @@ class Run(SavedRun):
     ) -> Iterator[pd.DataFrame]:
         """The rows of `predict` some at a time, so that a table of any length needs little
         memory."""
-        self.require(HasMarginals)
+        self.require(HasMarginals if self.view.text is None else HasMode)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         return predict_parts(self.model, self.view, rows, by, interval, settings, seed)
 
@@ -587,11 +599,13 @@ class Run(SavedRun):
 
     def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
         """The most probable translation of a text, or of each of several; search options such as
-        beams=10 are keyword arguments or text."""
-        from .text import translate
+        beams=10 are keyword arguments or text. A run that maps images or sounds to text takes the
+        names of files instead."""
+        from .text import reads_files, translate, translate_files
 
         one = isinstance(texts, str)
-        found = translate(self, [texts] if one else list(texts), *settings, *as_settings(options))
+        answer = translate_files if reads_files(self) else translate
+        found = answer(self, [texts] if one else list(texts), *settings, *as_settings(options))
         return found[0] if one else found
 
     def complete(
@@ -610,9 +624,12 @@ class Run(SavedRun):
         or median, with the most frequent name. Empty cells of the columns `keep_holes` stay
         empty."""
         what, form = frames.opened(what)
+        settings = (*settings, *as_settings(options))
+        if (batch := array_rows(self.view, what, has_noise(settings))) is not None:
+            x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
+            return frames.in_kind(in_form_of(self.view.decode(x), what, draws), form)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
-        settings = (*settings, *as_settings(options))
         x = self.complete_batch(
             batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
         ).x
@@ -702,6 +719,12 @@ class Run(SavedRun):
             diagnostics.save_findings(self.folder, found, self.result["step"])
             self.write_card(found)
         return found
+
+
+def has_noise(settings: Sequence[str]) -> bool:
+    """Whether rows to complete are noisy, which discrete ones then may be between their values."""
+    found = dict(word.removeprefix("sample.").split("=", 1) for word in settings if "=" in word)
+    return "noise" in found and found["noise"] not in ("0", "0.0")
 
 
 def sampling_options(run: Run, settings: Sequence[str]) -> Config:

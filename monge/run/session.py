@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import DivergenceError, LostWorkerError
+from torch import Tensor
+
+from ..core.abilities import HasCritic, HasDiscriminator
+from ..core.errors import DivergenceError, LostWorkerError, UsageError
 from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import derive_seed
@@ -59,13 +62,14 @@ class TrainingSession:
         compiled: bool = False,
         trainer: Trainer | None = None,
         workers: Workers = ALONE,
+        shard: bool = False,
     ) -> None:
-        self.workers = workers
+        self.workers, self.shard = workers, shard
         self.folder, self.log, self.build, self.view = folder, log, build, view
         self.train_config, self.seed = train_config, seed
         self.precision, self.compiled = precision, compiled
         last = folder / "last.safetensors"
-        saved = checkpoint.load(last) if last.exists() else None
+        saved = checkpoint.load(last, in_turn=shard) if last.exists() else None
         if saved or trainer is None:
             trainer = self.new_trainer(bool(saved and saved[1].get("refit")))
         self.trainer = trainer
@@ -86,7 +90,20 @@ class TrainingSession:
             self.precision,
             self.compiled,
             self.workers,
+            self.shard,
         )
+
+    @property
+    def critic_distance(self) -> Callable[[], float] | None:
+        """What patience counts with train.patience_on=critic."""
+        if self.train_config.patience_on == "held_out":
+            return None
+        if not isinstance(self.trainer.model, HasCritic | HasDiscriminator):
+            raise UsageError(
+                "train.patience_on=critic expects an adversarial model, found one without a "
+                "critic; leave it out"
+            )
+        return self.scorer.critic_distance
 
     @property
     def scorer(self) -> HeldOutScorer:
@@ -104,11 +121,10 @@ class TrainingSession:
                     self.scorer,
                     should_stop,
                     estimate_eval_seconds=self.estimate_eval_seconds,
+                    critic_distance=self.critic_distance,
                 )
             )
-            ended = (
-                first.evals_without_improvement >= self.train_config.patience or first.converged
-            )
+            ended = first.evals_without_gain >= self.train_config.patience or first.converged
             if self.train_config.refit == "none" or not (ended and first.best_weights):
                 return
             self.trainer = self.start_refit(first)
@@ -164,14 +180,16 @@ class TrainingSession:
                     self.log.add(record(since))
                 since.clear()
             pause = min(max(saved - start, FIRST_SAVE), SAVE_EVERY)
-            if time.monotonic() - saved > pause and not progress.stopped:
+            due = time.monotonic() - saved > pause and not progress.stopped
+            if self.trainer.agree_if_sharded(due):
                 self.save()
                 saved = time.monotonic()
             try:
                 yield progress
             except GeneratorExit:  # the caller left between two steps, where the state is whole
-                self.save_best("asked")
-                self.save()
+                if self.trainer.sharded is None:  # else the other processes would be needed
+                    self.save_best("asked")
+                    self.save()
                 raise
         stopped = (progress and progress.stopped) or "budget"
         self.save_best(stopped)
@@ -182,21 +200,33 @@ class TrainingSession:
 
     def save(self) -> None:
         """Write the checkpoint, in the first process."""
-        if not self.workers.is_first:
+        if not self.trainer.can_score:
             return
         if not self.trainer.is_finite:
-            raise DivergenceError(
+            kind = DivergenceError if self.workers.is_first else LostWorkerError
+            raise kind(
                 "the weights were no longer finite at step "
                 f"{self.trainer.step}; the checkpoint before is kept; try a "
                 "smaller train.lr, or train.grad_clip=1"
             )
-        checkpoint.save(self.folder / "last.safetensors", *self.trainer.state())
+        self.write("last.safetensors", *self.trainer.state())
+
+    def write(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Write a file of the run; all processes do it together if weights are cut over them."""
+        path = self.folder / name
+        if self.trainer.sharded is None:
+            checkpoint.save(path, tensors, about)
+            return
+        from ..train.sharding import read_whole
+
+        with self.workers.together():
+            checkpoint.save_in_turn(path, tensors, about, read_whole, self.workers.is_first)
 
     def save_best(self, stopped: str) -> None:
         """Save the best weights. Weights that no regular evaluation has scored are scored once
         more and may win, but leave no trace in the checkpoint, so that resuming equals never
         having stopped."""
-        if not self.workers.is_first:
+        if not self.trainer.can_score:
             return
         score, weights, refit = self.trainer.best, self.trainer.best_weights, self.trainer.refit
         seconds = self.trainer.seconds
@@ -218,7 +248,7 @@ class TrainingSession:
         }
         if self.train_config.refit != "none":
             about["refit"] = self.refit_status()
-        checkpoint.save(self.folder / "best.safetensors", weights, about)
+        self.write("best.safetensors", weights, about)
 
     def refit_status(self) -> dict[str, Any]:
         """Progress of the refit: steps done, steps in all, rows."""

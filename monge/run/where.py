@@ -361,7 +361,7 @@ def given_constraints(found: RowLikelihoods, share: Acceptance | None) -> RowLik
         )
     own = np.zeros(len(found.value)) if found.stderr is None else found.stderr
     text = (
-        f"raised by {-share.log:.4g} ± {share.log_stderr:.2g}: {share.kept} of {share.tried} "
+        f"raised by {abs(share.log):.4g} ± {share.log_stderr:.2g}: {share.kept} of {share.tried} "
         "samples obey the constraints"
     )
     return replace(

@@ -287,3 +287,22 @@ def test_runs_have_what_the_command_line_has():
     methods = "complete log_likelihood predict sample encode decode forecast translate evaluate"
     assert {*methods.split()} <= {*dir(Run)}
     assert {"compare", "describe", "distance", "write_report"} <= {*monge.__all__}
+
+
+def test_a_model_is_a_module_for_a_loop_of_ones_own(tmp_path):
+    """The loop of docs/guides/tools.md: the model of a run learns in it like any other module."""
+    model = monge.fit("vae", "iris", budget="2steps", out=tmp_path / "run").model
+    assert isinstance(model, torch.nn.Module)
+    rows = monge.open("iris").view().split("train").whole()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    torch.manual_seed(0)
+    values = []
+    for _ in range(60):
+        loss = sum(term.mean() for term in model.train().loss(rows).values())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        values.append(loss.item())
+    assert np.mean(values[-10:]) < np.mean(values[:10]) - 0.5
+    again = torch.nn.ModuleDict({"density": model})
+    assert any(name.startswith("density.") for name in again.state_dict())
