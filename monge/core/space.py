@@ -179,6 +179,9 @@ class Space(Config):
             "columns": "columns",
         }[self.kind]
         shape = "x".join(map(str, self.shape))
+        if self.kind == "columns":
+            return f"{shape} column{'s' * (shape != '1')}"
         if self.varies:
             return f"{what} of shape {shape} at most"
-        return f"{what} of shape {shape}" if shape else f"one of {what}"
+        single = {"real": "one real number", "binary": "one binary value", "counts": "one count"}
+        return f"{what} of shape {shape}" if shape else single.get(self.kind, f"one of {what}")

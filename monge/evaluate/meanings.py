@@ -12,6 +12,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "above 0 means over-fitting",
         "kl": "divergence from the known density of the data, or the KL term of a bound; lower is "
         "better",
+        "fisher_divergence": "half the mean squared error of the gradient of the log-density, "
+        "where that is known; 0 if equal",
         "held_out_loss": "the training loss on the rows evaluated; it compares settings of one "
         "model only",
     },
@@ -33,6 +35,11 @@ MEANINGS: dict[str, dict[str, str]] = {
         "one another",
         "frechet_distance": "distance of the means and covariances of network features",
         "kernel_distance": "kernel distance of network features, unbiased for few rows",
+        "l1": "mean absolute error per pixel of translated images; lower is better, and compare "
+        "those of the source and of the mean image",
+        "ssim": "structural similarity of images, 1 if equal",
+        "patch_c2st": "accuracy of a network that distinguishes patches of translations from "
+        "those of targets, each beside its source; 0.5 if it cannot",
     },
     "table": {
         "marginals": "mean total variation of single columns, numbers in 10 bins of training "

@@ -61,6 +61,7 @@ class EncoderDecoderModel(
     givens = {"tokens", "real", "levels", "binary", "counts", "label"}
     supports_variable_length = True
     is_predictor = True
+    loss_per_step = True
 
     class Config(Model.Config):
         label_smoothing: Annotated[float, Range(0, 0.9)] = 0.1
