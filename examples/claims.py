@@ -214,8 +214,8 @@ def pixelrnn_and_pixelcnn(steps: int, where: Path, figure: Figure) -> Verdict:
 def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
     """Both have exact densities by a triangular Jacobian. The autoregressive flow has one unknown
     after the other to invert, 64 in a digit, coupling layers halves at a time. Whoever computes
-    the whole network again for every unknown pays for it; a sampler that computes each hidden unit
-    once does not."""
+    the whole network again for every unknown pays most; a sampler that computes each hidden unit
+    once pays for the steps alone."""
     same = ("layers=4", "kind=affine", "net.width=128", "components=0")
     sides = {}
     for name, settings in {"maf": same, "coupling": (*same, "mix=permute")}.items():
@@ -245,9 +245,11 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
             "the determinant is no burden: steps cost the same within a factor of 2": 0.5
             < coupling["ms a step"] / maf["ms a step"]
             < 2,
-            "coupling layers draw faster than a network computed for every pixel": coupling[rate]
-            > 2 * again[rate],
-            "computing each hidden unit once makes up for it": maf[rate] > 5 * again[rate],
+            "coupling layers draw faster": coupling[rate] > maf[rate],
+            "computing each hidden unit once is faster than the whole network for every pixel": maf[
+                rate
+            ]
+            > 5 * again[rate],
             "both come within 0.3 bits a pixel of each other": abs(
                 maf["bits a pixel"] - coupling["bits a pixel"]
             )
