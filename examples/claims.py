@@ -246,9 +246,7 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
             < coupling["ms a step"] / maf["ms a step"]
             < 2,
             "coupling layers draw faster": coupling[rate] > maf[rate],
-            "computing each hidden unit once is faster than the whole network for every pixel": maf[
-                rate
-            ]
+            "each hidden unit once is faster than the network for every pixel": maf[rate]
             > 5 * again[rate],
             "both come within 0.3 bits a pixel of each other": abs(
                 maf["bits a pixel"] - coupling["bits a pixel"]

@@ -1,9 +1,9 @@
 """Real rows and synthetic rows mixed: what a classifier gains, and how far apart they are (L4).
 
-A generative model is fitted to a few real rows of a table. Boosted trees then learn from these rows
-and from r times as many samples, or from samples alone, and are tested on real rows that neither
-has seen. Beside the curve over r stands the accuracy of a classifier that tells samples from real
-rows (Lopez-Paz & Oquab 2017): 0.5 where there is no gap between the domains.
+A generative model is fitted to a few real rows of a table. Boosted trees then learn from these
+rows and from r times as many samples, or from samples alone, and are tested on real rows that
+neither has seen. Beside the curve over r stands the accuracy of a classifier that tells samples
+from real rows (Lopez-Paz & Oquab 2017): 0.5 where there is no gap between the domains.
 
     python -m examples.mixing [-o mixing.png] [--model mixture] [--real 100] [--seeds 5]
 """

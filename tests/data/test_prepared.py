@@ -417,10 +417,8 @@ def test_pictures_stay_in_their_files_where_there_is_no_room(tmp_path, monkeypat
     found = data.open(tmp_path / "p")
     assert found.schema.to_dict() == plain.schema.to_dict()
     assert found.fingerprint == plain.fingerprint == found.copy().fingerprint
-    assert not any(
-        path.suffix == ".bin" and path.stat().st_size > 4000
-        for path in (tmp_path / "cache").rglob("*")
-    )
+    assert not any(path.suffix == ".bin" and path.stat().st_size > 4000
+                   for path in (tmp_path / "cache").rglob("*"))
     index = torch.tensor([3, 0, 11])
     one, other = (each.view().split("train").batch(index) for each in (plain, found))
     assert torch.equal(one.x, other.x)
@@ -458,10 +456,14 @@ def test_prepared_arrays_are_the_arrays(tmp_path, monkeypatch, array):
     monkeypatch.setattr(stored, "PIECE", 200)
     monkeypatch.setattr(packed, "PIECE", 200)
     np.save(tmp_path / "a.npy", array)
-    same(data.open(tmp_path / "a.npy"), data.prepare(tmp_path / "a.npy", tmp_path / "a.monge"))
+    same(
+        data.open(tmp_path / "a.npy"), data.prepare(tmp_path / "a.npy", tmp_path / "a.monge")
+    )
     split = {"x_train": array[:200], "x_test": array[200:], "y_train": np.arange(200) % 3}
     np.savez_compressed(tmp_path / "b.npz", **split, y_test=np.arange(100) % 3)
-    same(data.open(tmp_path / "b.npz"), data.prepare(tmp_path / "b.npz", tmp_path / "b.monge"))
+    same(
+        data.open(tmp_path / "b.npz"), data.prepare(tmp_path / "b.npz", tmp_path / "b.monge")
+    )
 
 
 def test_numbers_that_float32_blurs_are_named_by_row(tmp_path, monkeypatch):
