@@ -46,6 +46,8 @@ class ResidualFlow(Flow):
     rounding.
     """
 
+    events = {"real", "binary", "levels", "columns"}
+
     class Config(Flow.Config, TableConfig):
         tag = "model/flow.residual"
         blocks: Annotated[int, Range(1, MAX_LAYERS)] = 8
