@@ -161,6 +161,7 @@ def command(
                 draws=count,
                 interval=interval,
                 generator=generator,
+                implied=part.implied,
             )
             filled += int(completed.filled.sum())
             nothing += int(completed.filled.flatten(1).all(1).sum())

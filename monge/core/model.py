@@ -47,7 +47,7 @@ class Update:
     repeat: int = 1
     every: int = 1
     whole: bool = False  # uses the whole training split (counting, EM, least squares)
-    batches: int = 1  # consecutive batches it takes at once, concatenated
+    batches: int = 1  # batches it takes at once, one after the other, each in an order of its own
     rows: Callable[[Tensor, int], Tensor] | None = None  # maps batch indices of n rows (bagging)
 
 
@@ -103,6 +103,9 @@ class Model(Configured, nn.Module, abc.ABC):
     supports_vmap: ClassVar[bool] = False
     """Whether the losses of several such models can be one batched pass: a single update that
     neither branches on values nor changes a buffer."""
+
+    loss_per_step: ClassVar[bool] = False
+    """Whether the loss is of a step of a sequence rather than of a row."""
 
     presets: ClassVar[Mapping[str, str]] = {}
     """Named configurations, such as a paper's, with a one-line description each."""

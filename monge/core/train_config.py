@@ -95,7 +95,8 @@ class TrainConfig(OptimiserConfig):
         "noise": "input_noise",
     }
     batch_size: Annotated[int, Range(1)] = 128
-    """Rows per step; at most the number of training rows."""
+    """Rows per step; at most the number of training rows. The last batch of an epoch has the rows
+    that are left, or joins the one before it if they are fewer than two a piece."""
     shards: Annotated[int, Range(1, MAX_LAYERS)] = 1
     """Pieces that a batch is cut into, each with its own noise and batch statistics; as many
     processes as divide them train together (--workers). By default the number of processes."""

@@ -96,6 +96,23 @@ MEANINGS: dict[str, dict[str, str]] = {
         "coverage_0.9": "share of targets inside the central 90 % interval",
         "interval_width": "mean width of that interval",
     },
+    "text": {
+        "perplexity": "exponential of minus the mean log-likelihood of a token; lower is better",
+        "nats_per_token": "minus the mean log-likelihood of a token",
+        "bits_per_character": "minus the log-likelihood in bits per character, comparable between "
+        "tokens; lower is better",
+        "bleu": "shared runs of up to four words with the reference, in per cent (sacrebleu); "
+        "higher is better",
+        "chrf": "F-score of shared runs of up to six characters with the reference, in per cent; "
+        "higher is better",
+        "rouge_1": "F-score of the words shared with the reference, in per cent; higher is better",
+        "rouge_2": "F-score of the pairs of neighbouring words shared with the reference, in per "
+        "cent",
+        "rouge_l": "F-score of the longest common subsequence of words with the reference, in per "
+        "cent",
+        "word_error_rate": "words to change, add or remove per word of the reference, in per "
+        "cent; lower is better",
+    },
     "cost": {
         "parameters": "numbers that training can change",
         "train_seconds": "seconds of training",

@@ -19,9 +19,9 @@ from ..core.errors import UsageError
 from ..core.model import Model
 from ..core.space import Space
 from ..core.train_config import TrainConfig
-from ..data import loading
 from ..data.builtin import catalogue
 from ..data.dataset import Dataset, View
+from ..data.loading import open as open_data
 from . import storage
 from .saved import submodels
 
@@ -60,7 +60,7 @@ def resolve_setup(
     name = model if isinstance(model, str) else registry.name_of(model)
     entry, model_class = registry.describe(name), registry.find(name)
     short = entry.name.partition(".")[2]
-    source = loading.open(what, *overrides.data)
+    source = open_data(what, *overrides.data)
     if entry.is_predictor and not target:
         event, target = None, event or default_target(entry.name, source)
     view = source.view(event, given, target)

@@ -116,7 +116,8 @@ def fit(
         trainer.train_step(lr_factor(config, trainer.age, length))
         clock.tick()
         half_over = trainer.seconds > end.seconds / 2
-        if clock.eval_seconds is None and evaluate and half_over and workers.is_first:
+        untimed = clock.eval_seconds is None and evaluate is not None
+        if untimed and trainer.agree_if_sharded(half_over) and trainer.can_score:
             clock.eval_seconds = estimate_eval_seconds()
             clock.tick()
         due = trainer.step % trainer.eval_every == 0
@@ -180,17 +181,21 @@ class TrainingClock:
 
 
 def evaluate_ema(trainer: Trainer, evaluate: Evaluate) -> Metric:
-    """The held-out metric of the EMA weights, in evaluation mode and without gradients."""
-    trainer.model.eval()
-    with trainer.ema.swapped(), torch.no_grad():
-        return evaluate()
+    """The held-out metric of the EMA weights, in evaluation mode and without gradients. The first
+    process computes it; if weights are cut over the processes, all must call this."""
+    with trainer.scoring_weights(), torch.no_grad():
+        return evaluate() if trainer.sharded is None else agreed(trainer, evaluate)
 
 
 def agreed_metric(trainer: Trainer, evaluate: Evaluate) -> Metric:
-    """The held-out metric that the first process computes."""
-    if trainer.workers.size == 1:
+    """The held-out metric that the first process computes, in all processes."""
+    if trainer.workers.size == 1 or trainer.sharded:
         return evaluate_ema(trainer, evaluate)
-    return Metric(**trainer.workers.agree(lambda: evaluate_ema(trainer, evaluate).to_dict()))
+    return agreed(trainer, lambda: evaluate_ema(trainer, evaluate))
+
+
+def agreed(trainer: Trainer, evaluate: Evaluate) -> Metric:
+    return Metric(**trainer.workers.agree(lambda: evaluate().to_dict()))
 
 
 def stop_reason(
