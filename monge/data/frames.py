@@ -8,6 +8,7 @@ GluonTS (a dataset of entries with start and target) becomes a frame with a colu
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,24 @@ def foreign(what: Any) -> Any:
     return found if isinstance(found, nw.DataFrame | nw.Series) else None
 
 
+LARGE = 2**28
+"""Bytes of files from which the rows of an Arrow dataset are not held in memory."""
+
+
+def files_of(data: Any) -> list[str]:
+    """The files of an Arrow dataset that are too large to be held in memory; none for anything
+    else, nor if its columns are not those of its files."""
+    files = getattr(data, "files", None)
+    if type(data).__module__ != "pyarrow._dataset" or not files:
+        return []
+    pieces = list(data.get_fragments())
+    plain = all(str(piece.partition_expression) in ("true", "True") for piece in pieces)
+    local = all(os.path.isfile(path) for path in files)
+    named = local and plain and all(piece.physical_schema.names == data.schema.names
+                                    for piece in pieces[:1])
+    return list(files) if named and sum(map(os.path.getsize, files)) >= LARGE else []
+
+
 def as_pandas(data: Any) -> Any:
     """A frame of another library (polars, Arrow, ...), alone or in an (x, y) pair, as a pandas
     frame; anything else as it is."""
@@ -56,6 +75,8 @@ def opened(data: Any) -> tuple[Any, Any]:
         return (x, y), form
     data = with_times(data)
     if is_frame(data) or type(data).__module__.partition(".")[0] == "pandas":
+        return data, None
+    if files_of(data):
         return data, None
     found = foreign(data)
     if found is None:

@@ -43,6 +43,7 @@ def test_the_index_of_a_frame_stays(vae, frame):
     assert list(draws.index) == list(part.index.repeat(3))
     assert list(vae.encode(part))[:2] == ["z1", "z2"]
     assert isinstance(vae.encode(), np.ndarray)
+    assert vae.decode(vae.encode(part)).index.equals(part.index)
     scores = vae.log_likelihood()
     assert list(scores.series.index) == list(range(1, len(scores.value) + 1))
 

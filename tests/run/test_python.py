@@ -101,6 +101,10 @@ def test_results_are_short_in_text_and_tables_in_notebooks(gaussian, frame):
         assert "nats" in repr(shown)
         assert shown._repr_html_().startswith("<table")
     assert str(N) in repr(scored)
+    metrics = monge.distance(frame.dropna()[["size"]], gaussian.sample(40, seed=0)[["size"]])
+    assert all(name in repr(metrics) for name in metrics)
+    assert "Metric(" not in repr(metrics)
+    assert metrics._repr_html_().startswith("<table")
 
 
 def test_help_states_parameters_types_and_an_example():
@@ -143,6 +147,18 @@ def test_forecasts_respect_natural_bounds_and_the_observed_range(sales):
     assert kept["sold"].between(0, rows["sold"].max()).all()
     assert any("observed range" in note for note in run.notes)
     assert len(paths) == 60 * 30
+
+
+def test_a_trend_is_held_at_the_end_of_the_observed_range(tmp_path):
+    months = pd.date_range("2000-01-01", periods=120, freq="MS")
+    noise = np.random.default_rng(0).normal(size=120)
+    rows = pd.DataFrame({"month": months, "sold": 200 + 10.0 * np.arange(120) + noise})
+    options = {"budget": "3steps", "out": tmp_path / "run"}
+    run = monge.fit("linear_ar", rows, "data.horizon=6", **options)
+    assert (run.forecast(6, n=20, paths=True)["sold"] > rows["sold"].max()).mean() > 0.9
+    kept = run.forecast(6, n=20, paths=True, range="observed")
+    assert (kept["sold"] <= np.float32(rows["sold"].max())).all()
+    assert any("set to its ends" in note for note in run.notes)
 
 
 def test_the_mean_of_the_decoder_instead_of_a_sample(tmp_path):
