@@ -213,11 +213,15 @@ def test_series_of_other_libraries_are_frames_with_a_column_of_times():
         {"item_id": "b", "start": days[0] - 2, "target": np.ones(8)},
     ]
     panel = pd.concat({"a": table["a"], "b": table["b"]})  # (instance, time), as sktime has it
-    for given in (table, table.set_axis(days.to_timestamp()), TimeSeries(), entries, panel):
+    for given in (table, TimeSeries(), entries, panel):
         found = opened(given)[0]
         pd.testing.assert_frame_equal(found, plain, check_names=False, check_freq=False)
     assert list(opened(table["a"])[0]) == ["time", "a"]
-    assert opened(plain)[0] is plain
+    assert list(opened(table["a"].set_axis(days.to_timestamp()))[0]) == ["time", "a"]
+    moments = table.set_axis(days.to_timestamp())  # rows of a table may have a time
+    assert all(opened(given)[0] is given for given in (plain, moments))
+    pair = (table, table["a"])
+    assert all(a is b for a, b in zip(opened(pair)[0], pair, strict=True))
     with pytest.raises(DataError, match="entry 0"):
         opened([{"start": "2024-03-01", "target": np.ones(3)}])
 
