@@ -110,9 +110,11 @@ def with_times(data: Any) -> Any:
     index, panel = data.index, library in ("darts", "gluonts")
     if index.nlevels == 2 and isinstance(index.levels[1], pd.DatetimeIndex | pd.PeriodIndex):
         wide = data.unstack(0).dropna()  # the time that all series cover
-        names = [[str(part) for part in name[::-1] if part is not None] for name in wide]
-        single = data.ndim == 1 or data.shape[1] == 1
-        wide.columns = pd.Index([name[0] if single else " ".join(name) for name in names])
+        if data.ndim == 1 or data.shape[1] == 1:
+            names = [str(name) for name in wide.columns.get_level_values(-1)]
+        else:
+            names = [f"{series} {column}" for column, series in wide.columns]
+        wide.columns = pd.Index(names)
         data, index, panel = wide, wide.index, True
     series = data.ndim == 1 or panel
     if not isinstance(index, (pd.DatetimeIndex, pd.PeriodIndex) if series else pd.PeriodIndex):
