@@ -66,7 +66,7 @@ def test_steps_rise_one_after_the_other_over_the_range_of_a_number():
     torch.testing.assert_close(found[0, :4], due)
     torch.testing.assert_close(found[1, 1:4], torch.tensor([0.0, -2.0, -4.0]).tanh())
     assert found[0, 12:16].tolist() == [1.0, 0.0, 0.0, 0.0]  # an empty cell is the mean
-    assert found[0, 7] == 1 and found[1, 7] == 0  # the atom
+    assert found[:, 7].tolist() == [1.0, 0.0]  # the atom
     torch.testing.assert_close(found[1, 8:11], torch.tensor([5.0, 3.0, 1.0]).tanh())
     for i in range(5):
         assert torch.equal(features.entry(i, x[:, i]), found[:, features.owner == i])
