@@ -17,11 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.config import USER_MODULE
-from .core.errors import DataError, UsageError, nearest
+from .core.config import USER_MODULE, Config
+from .core.errors import DataError, UsageError, nearest, shown
 
 if TYPE_CHECKING:
-    from .core.config import Config
     from .core.model import Model
     from .core.space import Space
 
@@ -219,6 +218,11 @@ def find(name: str) -> type[Model]:
 
 def name_of(config: Config) -> str:
     """The name of the model that a config belongs to: `family.name`, or a user file."""
+    if not isinstance(config, Config):
+        raise UsageError(
+            f"expected the name of a model, found {shown(config)}; give one that `monge models` "
+            "lists, or the path of a model file"
+        )
     where = getattr(config, "owner", type(config)).__module__
     if where.startswith(USER_MODULE):
         return str(sys.modules[where].__file__)

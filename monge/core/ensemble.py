@@ -205,9 +205,9 @@ class StackedModels:
     r"""The losses of K models of equal shape as one batched pass.
 
     The weights are stacked, $\theta$ = (K, ...), and vmap computes $\ell(\theta_k, b_k)$ for every
-    k, so that the overhead of a small network is paid once. b_k is the k-th piece of the batch;
-    pieces have one size and remaining rows are left out. Losses are summed over models, so that
-    the gradient of each is what it would be alone; noise differs between models.
+    k, so that the overhead of a small network is paid once. b_k is the k-th of K
+    batches of one size that follow each other. Losses are summed over models, so that the gradient
+    of each is what it would be alone; noise differs between models.
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -228,11 +228,10 @@ class StackedModels:
 
     def __call__(self, batch: Batch) -> Losses:
         names, count = [*self.weights, *self.buffers], len(self.models)
-        size = len(batch) // count
         pieces: list[Tensor] = []
 
         def collect(value: Tensor) -> Tensor:
-            pieces.append(value[: count * size].unflatten(0, (count, size)))  # (K, B, ...)
+            pieces.append(value.unflatten(0, (count, -1)))  # (K, B, ...)
             return value
 
         def member_loss(*own: Tensor) -> Losses:

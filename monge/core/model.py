@@ -47,7 +47,7 @@ class Update:
     repeat: int = 1
     every: int = 1
     whole: bool = False  # uses the whole training split (counting, EM, least squares)
-    batches: int = 1  # consecutive batches it takes at once, concatenated
+    batches: int = 1  # batches it takes at once, one after the other, each in an order of its own
     rows: Callable[[Tensor, int], Tensor] | None = None  # maps batch indices of n rows (bagging)
 
 
@@ -104,6 +104,9 @@ class Model(Configured, nn.Module, abc.ABC):
     """Whether the losses of several such models can be one batched pass: a single update that
     neither branches on values nor changes a buffer."""
 
+    loss_per_step: ClassVar[bool] = False
+    """Whether the loss is of a step of a sequence rather than of a row."""
+
     presets: ClassVar[Mapping[str, str]] = {}
     """Named configurations, such as a paper's, with a one-line description each."""
     optimal_values: ClassVar[Mapping[str, float]] = {}
@@ -147,6 +150,12 @@ class Model(Configured, nn.Module, abc.ABC):
     def defaults(cls, space: Space) -> Defaults:
         """Model and training settings that work well on data of this kind and size."""
         return Defaults(cls.Config(), TrainConfig())
+
+    @classmethod
+    def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
+        """`defaults` where some settings are chosen, by name (`{"constraint": "clipping"}`): for
+        models in which a choice needs other settings or another training config."""
+        return cls.defaults(space)
 
     @classmethod
     def preset(cls, name: str, space: Space) -> Any:

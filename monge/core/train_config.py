@@ -95,7 +95,8 @@ class TrainConfig(OptimiserConfig):
         "noise": "input_noise",
     }
     batch_size: Annotated[int, Range(1)] = 128
-    """Rows per step; at most the number of training rows."""
+    """Rows per step; at most the number of training rows. The last batch of an epoch has the rows
+    that are left, or joins the one before it if they are fewer than two a piece."""
     shards: Annotated[int, Range(1, MAX_LAYERS)] = 1
     """Pieces that a batch is cut into, each with its own noise and batch statistics; as many
     processes as divide them train together (--workers). By default the number of processes."""
@@ -120,6 +121,9 @@ class TrainConfig(OptimiserConfig):
     """Steps between held-out evaluations; 0 means once per epoch, but every 50 to 1000 steps."""
     patience: Annotated[int, Range(0)] = 20
     """Held-out evaluations without a new best before training stops; 0 for no early stopping."""
+    patience_on: Literal["held_out", "critic"] = "held_out"
+    """What patience counts: evaluations without a better held-out metric, or, of adversarial
+    models, without a lower distance of held-out rows and samples by their own critic."""
     refit: Literal["none", "same", "continue"] = "none"
     """After early stopping, train on all rows but the test split: same: new weights for as many
     steps as the best had; continue: the best weights until they fit the held-out rows as well."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..core.errors import UsageError
 from ..core.space import Space
 from . import constraints, row_keys
+from .codecs.array import Array
 from .codecs.base import Codec
 from .codecs.date import Date
 from .codecs.scalar import Offset
@@ -32,7 +33,7 @@ from .derived import (
     refuse_broken_rows,
 )
 from .options import Options
-from .packed import PIECE, PackedTensor, Picked, levels, single_columns
+from .packed import PIECE, Chosen, PackedTensor, Picked, levels, single_columns
 from .readers.base import RawData
 from .schema import Field, Schema, mark_missing
 
@@ -69,7 +70,10 @@ def fit_schema(
     made = construct(comparisons, columns, codecs) if comparisons else Construction()
     fields = []
     for field, codec in codecs.items():
-        space, column = codec.measure(tensors[field][train], field), tensors[field]
+        column = tensors[field]
+        shaped = isinstance(codec, Array)
+        rows = Chosen(tensors, field, train) if shaped else column[train]
+        space = codec.measure(rows, field)
         if finds_support(raw, options) and is_number(space) and isinstance(column, Tensor):
             bounds = made.bounds.get(field, (None, None))
             has_zero = not isinstance(codec, Date | Offset)

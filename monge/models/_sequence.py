@@ -52,6 +52,7 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
     """
 
     events = {"real", "binary", "levels", "tokens"}
+    loss_per_step = True
     supports_variable_length = True
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
 

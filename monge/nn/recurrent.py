@@ -40,6 +40,15 @@ class RecurrentState(State):
     def reorder(self, rows: Tensor) -> None:
         self.layers = [tuple(part[rows] for part in layer) for layer in self.layers]
 
+    def where(self, rows: Tensor, other: RecurrentState) -> RecurrentState:
+        """This state in the rows (n,) that are true, the other elsewhere."""
+        return RecurrentState(
+            [
+                tuple(torch.where(rows[:, None], a, b) for a, b in zip(own, new, strict=True))
+                for own, new in zip(self.layers, other.layers, strict=True)
+            ]
+        )
+
 
 class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
     """(B, T, inputs) -> (B, T, width) with stacked layers; the output is that of the last layer.
@@ -56,6 +65,9 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         """Layers, each of which reads the hidden vectors of the one below."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Dropout rate between layers."""
+        truncate: Annotated[int, Range(0)] = 0
+        """Steps through which gradients flow back in training, which bounds their growth and
+        memory: the state is carried on to the next segment, its gradient is not; 0 for all."""
 
     config: Config
     core: nn.RNNBase
@@ -94,7 +106,30 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         """The outputs of all steps from `state` on, and the state after the last existing step."""
         if length is not None:
             check_lengths(length)
-        return self.run(x, state or self.start(len(x), x.shape[1]), length)
+        state = state or self.start(len(x), x.shape[1])
+        if self.training and 0 < self.config.truncate < x.shape[1]:
+            return self.run_segments(x, state, length)
+        return self.run(x, state, length)
+
+    def run_segments(
+        self, x: Tensor, state: RecurrentState, length: Tensor | None
+    ) -> tuple[Tensor, RecurrentState]:
+        """The same values as `run`, by segments of `truncate` steps between which no gradient
+        flows (Williams & Peng 1990)."""
+        outputs = []
+        for first in range(0, x.shape[1], self.config.truncate):
+            if first:
+                state.detach()
+            part = x[:, first : first + self.config.truncate]
+            left = None if length is None else length - first  # (B,)
+            y, after = self.run(
+                part, state, None if left is None else left.clamp(1, part.shape[1])
+            )
+            if left is not None:  # sequences that have ended keep their state
+                y, after = y * (left > 0)[:, None, None], state.where(left <= 0, after)
+            outputs.append(y)
+            state = after
+        return torch.cat(outputs, 1), state
 
     def run(
         self, x: Tensor, state: RecurrentState, length: Tensor | None

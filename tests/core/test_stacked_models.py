@@ -5,7 +5,7 @@ import torch
 from ensembles import classes, regression, trained
 
 from monge import registry
-from monge.core.ensemble import Ensemble, StackedModels, ensemble_class
+from monge.core.ensemble import Ensemble, ensemble_class
 from monge.core.train_config import TrainConfig
 
 
@@ -36,19 +36,6 @@ def test_members_as_one_network_equal_members_one_by_one(apart, world, bag):
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-9, atol=1e-12)
     assert not torch.equal(states[0]["members.0.out.weight"], states[0]["members.1.out.weight"])
-
-
-def test_what_cannot_be_shared_evenly_is_left_out():
-    space, batch = regression()
-    models = [
-        registry.find("predict.mlp").smallest_config(space).build(space).eval() for _ in range(3)
-    ]
-    (found,) = StackedModels(models)(batch[:32]).values()
-    pieces = [
-        next(iter(model.loss(batch[10 * k : 10 * k + 10]).values()))
-        for k, model in enumerate(models)
-    ]
-    torch.testing.assert_close(found, torch.stack(pieces).sum(0))
 
 
 @pytest.mark.filterwarnings("error::UserWarning")  # what torch cannot batch, it warns of

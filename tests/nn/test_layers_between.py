@@ -15,9 +15,9 @@ from monge.models.latent._encoder_decoder import ConvEncoderDecoder
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.nn.layers.activation import Activation, Pointwise, activation
 from monge.nn.layers.dropout import dropout, monte_carlo_dropout
-from monge.nn.layers.init import GAIN_SQUARED, fans, initialise
+from monge.nn.layers.init import GAIN_SQUARED, fans, initialise, maxout_gain
 from monge.nn.layers.norm import Norm, centres_channels, group_count, norm
-from monge.nn.layers.pool import GlobalPool, upsample
+from monge.nn.layers.pool import GlobalPool, halve_by_max, unpool, upsample
 from monge.nn.mlp import MLP
 from monge.nn.resnet import ResNetFeatures
 
@@ -227,3 +227,47 @@ def test_a_setting_chooses_the_initial_weights_of_every_network():
     for net in nets:
         weights = torch.cat([p.detach().flatten() for p in net.parameters() if p.ndim > 1])
         assert float(weights.std()) < 0.02
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.05, 0.7])
+def test_the_slope_of_leaky_and_its_gain_are_settings(slope):
+    leaky = activation("leaky", slope=slope)
+    torch.testing.assert_close(leaky(Z), torch.where(Z < 0, slope * Z, Z))
+    net = MLP.Config(width=512, depth=20, activation="leaky", slope=slope, init="he").build(64, 64)
+    spread = float(net(torch.randn(256, 64)).detach().square().mean())
+    assert 0.2 < spread < 5
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 5])
+def test_maxout_is_the_largest_of_its_maps_and_keeps_the_variance(pieces):
+    config = MLP.Config(width=3, depth=1, activation="maxout", pieces=pieces)
+    net, x = config.build(4, 2), torch.randn(7, 4)
+    maps = net.hidden[0](x).reshape(7, 3, pieces)
+    torch.testing.assert_close(net(x), net.out(maps.max(2).values))
+    largest = torch.randn(400_000, pieces, dtype=torch.float64).amax(1).square()
+    error = float(largest.std()) / 400_000**0.5
+    assert abs(float(largest.mean()) - 1 / maxout_gain(pieces)) < 5 * error
+    deep = replace(config, width=256, depth=20).build(64, 64)
+    assert 0.05 < float(deep(torch.randn(256, 64)).detach().square().mean()) < 20
+
+
+def test_noise_on_activations_is_of_training_alone():
+    net = MLP.Config(width=2000, depth=1, activation="relu", noise=0.3).build(4, 2)
+    x, seen = torch.randn(50, 4), []
+    net.drop.register_forward_hook(lambda layer, inputs, output: seen.append(output))
+    net(x), net.eval()(x), net(x)
+    assert torch.equal(seen[1], seen[2])
+    noise = (seen[0] - seen[1]).flatten().detach()
+    assert abs(float(noise.std()) - 0.3) < 0.005
+    assert abs(float(noise.mean())) < 0.005
+
+
+def test_unpooling_puts_values_where_the_maxima_were():
+    for sides in ((8,), (4, 6)):
+        x = torch.randn(2, 3, *sides)
+        value, places = halve_by_max(x)
+        back = unpool(value, places)
+        assert back.shape == x.shape
+        torch.testing.assert_close(back, torch.where(back != 0, x, 0))
+        assert int((back != 0).sum()) == value.numel()
+        torch.testing.assert_close(halve_by_max(back.clamp(min=0))[0], value.clamp(min=0))

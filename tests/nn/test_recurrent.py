@@ -1,5 +1,7 @@
 """Recurrent networks: torch's own if the form is torch's, and the GRU of Cho et al. 2014."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -108,3 +110,27 @@ def test_dropout_hides_between_layers_while_training_alone(config):
     assert not torch.equal(net(x), net(x))
     net.eval()
     assert torch.equal(net(x), net(x))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=named)
+@pytest.mark.parametrize("length", [None, torch.tensor([2, 7, 4])])
+def test_truncation_keeps_values_and_cuts_gradients_between_segments(config, length):
+    whole = config.build(3)
+    cut = replace(config, truncate=3).build(3)
+    cut.load_state_dict(whole.state_dict())
+    x = torch.randn(3, 7, 3, requires_grad=True)
+    (y, state), (z, other) = whole.scan(x, None, length), cut.scan(x, None, length)
+    torch.testing.assert_close(y, z)
+    for a, b in zip(state.layers, other.layers, strict=True):
+        torch.testing.assert_close(a, b)
+    (full,) = torch.autograd.grad(y[1, 5].sum(), x, retain_graph=True)
+    (part,) = torch.autograd.grad(z[1, 5].sum(), x)
+    torch.testing.assert_close(part[1, 3:], full[1, 3:])
+    assert float(full[1, :3].abs().min()) > 0
+    assert float(part[1, :3].abs().max()) == 0
+    first = whole.start(3, 7)
+    first.layers[0][0].requires_grad_()
+    z, _ = cut.scan(x, first, length)
+    (slope,) = torch.autograd.grad(z[:, 1].sum(), first.layers[0][0])
+    assert float(slope.abs().min()) > 0  # what the sequence starts from is still trained
+    torch.testing.assert_close(cut.eval()(x, length), y)

@@ -133,3 +133,16 @@ def test_a_resnet_refuses_images_that_are_too_small():
         ResNetFeatures.Config(widths=(4,) * 5).build((1, 8, 8))
     with pytest.raises(UsageError, match="widths=32,64,128"):
         ResNetFeatures.Config(widths=()).build((1, 8, 8))
+
+
+@pytest.mark.parametrize("settings", ["doubling=unpool", "pairing=dot", "pairing=concat"])
+@pytest.mark.parametrize("sides", [(8,), (8, 8)])
+def test_unpooling_and_other_pairings_train(settings, sides):
+    config = UNet.Config(width=8, multipliers=(1, 2)).override(settings)
+    net = config.build((2, *sides), 3)
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.2)
+    out = net(torch.randn(2, 2, *sides))
+    assert out.shape == (2, 3, *sides)
+    out.square().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) and bool(p.grad.any()) for p in net.parameters())

@@ -48,7 +48,7 @@ def test_the_cost_counts_parameters_steps_and_bytes():
     model, rows, train_config = subject(TrainConfig(batch_size=100, ema_decay=0.9))
     count = 256 * model.space.dims
     cost = estimate(model, rows, train_config)
-    assert (cost.parameters, cost.epoch_steps) == (count, len(rows) // 100)
+    assert (cost.parameters, cost.epoch_steps) == (count, math.ceil(len(rows) / 100))
     # the weights, their average and two moments of Adam, in float32
     assert 4 * 4 * count <= cost.weights <= 4 * 4 * count + 1024
     # the outputs of layer and tanh at least, and no more than a handful of such tensors

@@ -1,14 +1,18 @@
 """The loop: who moves, on what, how far; when it stops and what it reports."""
 
 import math
+from collections import Counter
 
+import candidates
 import pytest
 import small_data
 import torch
 from torch import nn
+from training import advance, assert_unbroken
 
 from monge.core.batch import Batch
-from monge.core.errors import UsageError
+from monge.core.ensemble import Ensemble
+from monge.core.errors import RunError, UsageError
 from monge.core.metric import Metric
 from monge.core.model import Model, Update
 from monge.core.train_config import OptimiserConfig, TrainConfig
@@ -27,7 +31,7 @@ class TwoPlayerModel(Model):
         super().__init__(TwoPlayerModel.Config(), space)
         self.a, self.b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
         self.register_buffer("seen", torch.zeros(()))
-        self.batches, self.bad_at = [], bad_at
+        self.batches, self.fled, self.bad_at = [], [], bad_at
 
     def loss(self, batch: Batch):
         self.batches.append(batch.row.tolist())
@@ -35,6 +39,7 @@ class TwoPlayerModel(Model):
         return {"near": bad * (batch.x[:, 0] - self.a) ** 2, "other": self.b.detach() * 0}
 
     def flee(self, batch):
+        self.fled.append(batch.row.tolist())
         return {"far": -((batch.x[:, 0] - self.b) ** 2) / (1 + self.b**2) + self.a}
 
     def tally(self, batch):
@@ -82,12 +87,91 @@ def test_a_step_runs_every_update_on_fresh_batches_without_replacement():
     played(subject, "10steps")
     assert subject.step == 10
     assert subject.model.seen.item() == 4 * 1000  # steps 0, 3, 6, 9, the whole split each
-    assert subject.batches_used == 30
     again = trainer()
     rows = [again.batch(number).row.tolist() for number in range(10)]
     assert sorted(row for batch in rows for row in batch) == list(range(1000))
-    assert subject.model.batches[0] == rows[0]
-    assert subject.model.batches[1] == rows[3]
+    assert subject.model.batches == rows
+    assert len(subject.model.fled) == 20
+    for half in (subject.model.fled[:10], subject.model.fled[10:]):
+        assert sorted(row for batch in half for row in batch) == list(range(1000))
+    assert subject.model.fled[0] != rows[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "pieces", "sizes"),
+    [
+        (1000, 300, 1, [300, 300, 300, 100]),
+        (1000, 333, 1, [333, 333, 334]),  # one row has no variance
+        (1000, 331, 4, [331, 331, 338]),  # fewer than two rows a piece
+        (1000, 330, 5, [330, 330, 330, 10]),
+        (1000, 2000, 1, [1000]),
+        (3, 2, 1, [3]),
+        (1, 8, 1, [1]),
+    ],
+)
+def test_an_epoch_is_one_pass_of_every_update(rows, size, pieces, sizes):
+    space, batch = small_data.make("real")
+    config = TrainConfig(batch_size=size, accumulate=pieces)
+    subject = Trainer(TwoPlayerModel(space), small_data.Rows(batch[:rows]), config)
+    (last,) = played(subject, "3epochs")
+    seen = Counter(row for piece in subject.model.batches for row in piece)
+    assert seen == dict.fromkeys(range(rows), 3)
+    assert Counter(row for piece in subject.model.fled for row in piece) == dict.fromkeys(
+        range(rows), 6
+    )
+    assert [len(subject.index(place)) for place in range(subject.epoch_steps)] == sizes
+    assert min(map(len, subject.model.batches)) >= min(2, rows)
+    assert last.epoch == 3
+
+
+def test_every_member_of_an_ensemble_passes_over_the_rows():
+    """Members that are trained in one pass of the network have batches of one size, each in an
+    order of its own."""
+    case = candidates.subject("predict.mlp", "label", "picture")
+    model = Ensemble.Config(member=case.config, members=3).build(case.space)
+    subject = Trainer(model, small_data.Rows(case.batch[:100]), TrainConfig(batch_size=30))
+    (update,) = subject.updates
+    assert update.batches == 3
+    index = [subject.index(number, update).reshape(3, -1) for number in range(4)]
+    assert [each.shape[1] for each in index] == [30, 30, 30, 10]
+    orders = torch.cat(index, 1)
+    assert torch.equal(orders.sort(1).values, torch.arange(100).expand(3, 100))
+    assert len({tuple(order.tolist()) for order in orders}) == 3
+    advance(subject, 4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"shards": 2}, {"accumulate": 3}])
+def test_resuming_within_a_ragged_epoch_changes_nothing(settings, tmp_path):
+    def make():
+        space, batch = small_data.make("real")
+        config = TrainConfig(batch_size=30, **settings)
+        return Trainer(TwoPlayerModel(space), small_data.Rows(batch[:100]), config)
+
+    assert_unbroken(make, tmp_path, steps=5)
+
+
+@pytest.mark.parametrize(("size", "refused"), [(30, True), (25, False)])
+def test_a_checkpoint_of_other_batches_is_refused(size, refused):
+    space, batch = small_data.make("real")
+
+    class OneUpdate(TwoPlayerModel):
+        def updates(self):
+            return super().updates()[:1]
+
+    def make(kind=OneUpdate):
+        return Trainer(kind(space), small_data.Rows(batch[:100]), TrainConfig(batch_size=size))
+
+    for kind in (OneUpdate, TwoPlayerModel):
+        old = make(kind)
+        advance(old, 2)
+        tensors, counters = old.state()
+        make(kind).restore(tensors, counters)
+        del counters["whole_epochs"]  # what versions before did not write
+        if refused or kind is TwoPlayerModel:
+            with pytest.raises(RunError, match=r"\b100\b"):
+                make(kind).restore(tensors, counters)
+        else:
+            make(kind).restore(tensors, counters)
 
 
 def test_terms_are_named_and_averaged():

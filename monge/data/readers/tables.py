@@ -20,6 +20,7 @@ import numpy as np
 from ...core.errors import DataError, UsageError, nearest, shown
 from ..codecs import date, scalar
 from ..codecs.base import Codec, Locator
+from ..codecs.date_format import find_format
 from ..codecs.scalar import (
     EXACT,
     FLAGS,
@@ -39,7 +40,7 @@ from ..frames import is_frame
 from ..options import Options
 from ..packed import Picked
 from . import arrow, delimited
-from .base import RawData, RowLocations, check_file
+from .base import RawData, RowLocations, check_file, is_arrow
 from .columns import Column, LazyColumns, StoredColumn, TextColumn
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def read_files(
 ) -> RawData:
     """The rows of files one after another as one table, whose columns are held in memory, or in
     files of a folder."""
-    layouts = {} if arrow.is_arrow(paths[0]) else same_layouts(paths, options)
+    layouts = {} if is_arrow(paths[0]) else same_layouts(paths, options)
     known = layouts[paths[0]].columns if layouts else same_names(paths)
     columns: dict[str, Column] = {
         each: Column() if folder is None else StoredColumn(folder / f"{place}.cells")
@@ -363,11 +364,11 @@ def fit_cells(
         return fit_number(found, values.astype(np.int64), name, dtype, missing, at)
     if all(isinstance(value, bool | np.bool_) for value in values):
         return Binary(values=("False", "True"), dtype="bool")
-    return (
-        flag(values, dtype)
-        or date.fit(values, dtype)
-        or fit_text(column, found, name, options, at)
-    )
+    if codec := flag(values, dtype):
+        return codec
+    if form := find_format(list(values)):
+        return date.fit(values, form, dtype)
+    return fit_text(column, found, name, options, at)
 
 
 def fit_number(

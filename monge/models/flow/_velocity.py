@@ -91,7 +91,7 @@ class Velocity(nn.Module):
         return (
             isinstance(net, MLP)
             and net.config.activation in ACTIVATION_DERIVATIVES
-            and not (net.config.dropout and self.training)
+            and not ((net.config.dropout or net.config.noise) and self.training)
         )
 
     def forward(self, x: Tensor, t: Tensor, context: Tensor | None) -> Tensor:

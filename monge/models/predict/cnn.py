@@ -18,7 +18,8 @@ from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...nn.layers.activation import Activation
+from ...nn.layers.activation import LEAKY_SLOPE, Activation
+from ...nn.layers.conv import UnsharedConvSpec
 from ...nn.layers.init import Init, initialise
 from ...nn.layers.norm import Norm, centres_channels
 from ...nn.layers.pool import Halving
@@ -29,6 +30,7 @@ from ...nn.layers.specs import (
     DropoutSpec,
     FlattenSpec,
     LayerSpec,
+    NoiseSpec,
     NormSpec,
     PoolSpec,
     Shape,
@@ -63,6 +65,13 @@ class CNN(ImagePredictor):
         """Normalisation after each convolution and the dense layer."""
         activation: Activation = "relu"
         """Activation after each normalisation."""
+        slope: Annotated[float, Range(0, 1)] = LEAKY_SLOPE
+        """Slope of activation=leaky below 0."""
+        noise: Annotated[float, Range(0)] = 0.0
+        """Standard deviation of Gaussian noise added to activations in training."""
+        shared: bool = True
+        """Whether a convolution has the same weights everywhere; unshared, each pixel of its
+        output has weights of its own."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.3
         """Dropout probability before and after the dense layer."""
         init: Init = "he"
@@ -99,7 +108,7 @@ class CNN(ImagePredictor):
         plan = plan_layers(self.config)
         (width,) = plan.shape(shape)
         net = plan.build(shape)
-        initialise(net, self.config.init, self.config.activation)
+        initialise(net, self.config.init, self.config.activation, self.config.slope)
         return net, width
 
     @classmethod
@@ -127,16 +136,23 @@ def plan_layers(config: CNN.Config) -> StackSpec:
     """The network before it is built."""
     if not config.widths:
         raise UsageError("expected at least one level, found widths empty; give widths=32,64")
-    after: tuple[LayerSpec, ...] = (NormSpec(config.norm), ActivationSpec(config.activation))
+    function = ActivationSpec(config.activation, config.slope)
+    noise = (NoiseSpec(config.noise),) if config.noise else ()
+    after: tuple[LayerSpec, ...] = (NormSpec(config.norm), function, *noise)
+    conv = ConvSpec if config.shared else UnsharedConvSpec
     bias, layers = not centres_channels(config.norm), list[LayerSpec]()
     for width in config.widths:
         for number in range(config.depth):
             stride = 2 if config.halving == "stride" and not number else 1
-            layers += [ConvSpec(width, config.kernel, stride, bias=bias), *after]
+            layers += [conv(width, config.kernel, stride, bias=bias), *after]
         if config.halving != "stride":
             layers.append(PoolSpec(config.halving))
     norm: Norm = "layer" if config.norm == "instance" else config.norm
-    dense = (DenseSpec(config.features, bias=not centres_channels(norm)), NormSpec(norm), after[1])
+    dense = (
+        DenseSpec(config.features, bias=not centres_channels(norm)),
+        NormSpec(norm),
+        *after[1:],
+    )
     return StackSpec(
         (*layers, FlattenSpec(), DropoutSpec(config.dropout), *dense, DropoutSpec(config.dropout))
     )

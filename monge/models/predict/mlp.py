@@ -14,8 +14,7 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.layers.activation import activation
-from ...nn.layers.dropout import dropout
+from ...nn.layers.dropout import GaussianNoise, dropout
 from ...nn.mlp import MLP as Network
 from ._base import Predictor
 from ._trunk import FlatTrunk, Trunk
@@ -33,11 +32,12 @@ class MLPTrunk(Trunk):
         widths = config.widths or (config.width,) * config.depth
         self.width = widths[-1] if widths else self.flat.width
         before = replace(config, widths=widths[:-1], depth=0)
-        self.net: Network = before.build(self.flat.width, self.width)
-        self.act, self.drop = activation(config.activation), dropout(config.dropout)
+        self.net: Network = before.build(self.flat.width, config.maps * self.width)
+        self.act, self.drop = config.function(), dropout(config.dropout)
+        self.noise = GaussianNoise(config.noise)
 
     def forward(self, given: Given) -> Tensor:  # (B, width)
-        return self.drop(self.act(self.net(self.flat(given))))
+        return self.drop(self.noise(self.act(self.net(self.flat(given)))))
 
 
 class MLPPredictor(Predictor):

@@ -52,7 +52,7 @@ class UnsharedConv2d(nn.Module):
         places, reads = math.prod(self.sides), inputs[0] * form.kernel**2
         self.weight = nn.Parameter(torch.empty(places, reads, form.width))
         self.bias = nn.Parameter(torch.zeros(places, 1, form.width)) if form.bias else None
-        nn.init.uniform_(self.weight, -(reads**-0.5), reads**-0.5)
+        nn.init.normal_(self.weight, 0.0, (2 / reads) ** 0.5)  # He's, for relu
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, width, H', W')
         form = self.form

@@ -1,4 +1,4 @@
-r"""Dropout and Monte-Carlo dropout.
+r"""Dropout, Monte-Carlo dropout and noise on activations.
 
 In training $\tilde h = h \odot m / (1 - p)$ with m ~ Bernoulli(1 - p), so that $E \tilde h = h$;
 in evaluation, the identity (Srivastava et al. 2014). Each mask defines a thinned network;
@@ -37,6 +37,17 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         return drop_elements(x, self.p) if self.training and self.p else x
+
+
+class GaussianNoise(nn.Module):
+    """h + scale eps with eps ~ N(0, I) in training; in evaluation, the identity (Bishop 1995)."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.scale * torch.randn_like(h) if self.training and self.scale else h
 
 
 def drop_elements(x: Tensor, rate: float) -> Tensor:

@@ -1,9 +1,10 @@
-"""Pooling and upsampling."""
+"""Pooling, unpooling and upsampling."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Pooling = Literal["max", "average"]
@@ -37,6 +38,21 @@ class GlobalPool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(2)
         return flat.mean(2) if self.kind == "average" else flat.amax(2)
+
+
+def halve_by_max(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest value of each window of side 2, and where it stood: (B, C, *sides) -> twice
+    (B, C, *sides / 2)."""
+    pools = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+    value, places = pools[x.ndim - 3](x, 2, return_indices=True)
+    return value, places
+
+
+def unpool(x: Tensor, places: Tensor) -> Tensor:
+    """Maps of twice the sides with x at the places that `halve_by_max` found and 0 elsewhere
+    (Zeiler & Fergus 2014)."""
+    pools = (F.max_unpool1d, F.max_unpool2d, F.max_unpool3d)
+    return pools[x.ndim - 3](x.contiguous(), places.contiguous(), (2,) * (x.ndim - 2))
 
 
 def upsample(name: Doubling, dims: int, inputs: int, outputs: int) -> nn.Module:

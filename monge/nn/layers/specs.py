@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from ...core.errors import UsageError
-from .activation import Activation, activation
-from .dropout import dropout
+from .activation import LEAKY_SLOPE, Activation, activation
+from .dropout import GaussianNoise, dropout
 from .norm import Norm, check_sides, norm
 from .pool import CONV, TRANSPOSED, GlobalPool, Pooling, pool
 
@@ -248,9 +248,18 @@ class NormSpec(LayerSpec):
 @dataclass(frozen=True)
 class ActivationSpec(LayerSpec):
     kind: Activation = "relu"
+    slope: float = LEAKY_SLOPE
 
     def build(self, inputs: Shape) -> nn.Module:
-        return activation(self.kind, axis=1)
+        return activation(self.kind, axis=1, slope=self.slope)
+
+
+@dataclass(frozen=True)
+class NoiseSpec(LayerSpec):
+    scale: float
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return GaussianNoise(self.scale)
 
 
 @dataclass(frozen=True)
