@@ -200,7 +200,9 @@ class Statistics(Moments):
 def statistics(x: Any, groups: int) -> Statistics:
     """Statistics of rows x (N, groups * anything), a tensor or what stands for one; NaN counts as
     missing."""
-    found: list[Any] = [LevelMoments(x.dtype) if x.dtype in LOWEST else NumberMoments() for _ in range(groups)]
+    found: list[Any] = [
+        LevelMoments(x.dtype) if x.dtype in LOWEST else NumberMoments() for _ in range(groups)
+    ]
     missing = False
     for rows in some_rows(x):
         missing |= rows.is_floating_point() and bool(rows.isnan().any())
@@ -210,9 +212,7 @@ def statistics(x: Any, groups: int) -> Statistics:
     mean, scale, low, high = (
         tuple(column) for column in zip(*(each.moments for each in found), strict=True)
     )
-    return Statistics(
-        mean=mean, scale=scale, low=low, high=high, rows=len(x), missing=missing
-    )
+    return Statistics(mean=mean, scale=scale, low=low, high=high, rows=len(x), missing=missing)
 
 
 class NumberMoments:
