@@ -12,7 +12,7 @@ from torch import Tensor
 
 LOWEST = {torch.uint8: 0, torch.int16: -(2**15)}
 """The types whose values are counted, with the smallest value of each."""
-PIECE = 2**22
+PIECE = 2**20
 """Numbers processed at once."""
 FEW_CODES = 2**16
 """Codes of names up to which each is counted in a place of its own."""
