@@ -56,8 +56,11 @@ def files_of(data: Any) -> list[str]:
     pieces = list(data.get_fragments())
     plain = all(str(piece.partition_expression) in ("true", "True") for piece in pieces)
     local = all(os.path.isfile(path) for path in files)
-    named = local and plain and all(piece.physical_schema.names == data.schema.names
-                                    for piece in pieces[:1])
+    named = (
+        local
+        and plain
+        and all(piece.physical_schema.names == data.schema.names for piece in pieces[:1])
+    )
     return list(files) if named and sum(map(os.path.getsize, files)) >= LARGE else []
 
 
