@@ -20,6 +20,7 @@ from torch import Tensor
 from monge.nn.attention.linear import CHUNK, causal_linear_attention
 
 from .clock import alternate
+from .results import keep
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 CHUNKS = (16, 32, 64, 128, 256)
@@ -31,7 +32,8 @@ def parts(heads: int, width: int, steps: int) -> tuple[Tensor, ...]:
 
 
 @torch.no_grad()
-def compare(heads: int, width: int, repeats: int) -> None:
+def compare(heads: int, width: int, repeats: int) -> float:
+    """Prints times; how many times faster linear attention is at the largest length."""
     print(f"{heads} heads of {width}, causal, forward, one thread; median of {repeats}")
     crossing = None
     for steps in LENGTHS:
@@ -57,6 +59,7 @@ def compare(heads: int, width: int, repeats: int) -> None:
     )
     each = [f"{c}: {1e3 * statistics.median(spent):.1f} ms" for c, spent in times.items()]
     print(f"  chunks at n={steps}: {', '.join(each)}; {CHUNK} is used")
+    return soft / linear
 
 
 def main() -> None:
@@ -64,8 +67,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="rounds of A/B")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for heads, width in ((4, 32), (8, 64)):
-        compare(heads, width, options.repeats)
+    sizes = ((4, 32), (8, 64))
+    found = {f"heads_{heads}": compare(heads, width, options.repeats) for heads, width in sizes}
+    keep("attention", found)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-from .clock import Work, alternate, show
+from .clock import Work, alternate, ratios, show
+from .results import keep
 from .sides import installed, stepper, weights
 
 
@@ -76,9 +77,14 @@ def compare(sides: dict[str, Side], rows: int, dims: int, repeats: int) -> None:
             for name, side in sides.items()
         },
     }
+    found = {}
     for what, works in tasks.items():
         print(what)
-        show(alternate(works, repeats, warm=3), digits=2)
+        times = alternate(works, repeats, warm=3)
+        show(times, digits=2)
+        for name, ratio in ratios(times).items():
+            found[f"{what.replace(' ', '_')}_{name}"] = ratio
+    keep("peers", found, peers=PEERS)
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import MAX_INIT_ROWS, Trainer
 
-from .clock import alternate, show
+from .clock import alternate, ratios, show
+from .results import keep
 from .sides import InMemoryRows
 
 BATCH, LEARNING_RATE = 128, 1e-3
@@ -80,7 +81,9 @@ def main() -> None:
     difference = (weights[0] - weights[1]).abs().max().item()
     print(f"{options.rows // BATCH} steps each; largest weight difference {difference:.1e}")
     works = {"bare": partial(bare, rows), "monge": partial(ours, rows)}
-    show(alternate(works, options.rounds, warm=0))
+    times = alternate(works, options.rounds, warm=0)
+    show(times)
+    keep("trainer", {"epoch": ratios(times)["monge"]})
 
 
 if __name__ == "__main__":

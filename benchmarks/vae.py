@@ -31,7 +31,8 @@ from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
-from .clock import alternate, show
+from .clock import alternate, ratios, show
+from .results import keep
 from .sides import InMemoryRows, installed
 
 DIMS, WIDTH, LATENT, BATCH, RATE = 784, 512, 16, 128, 1e-3
@@ -123,6 +124,7 @@ def main() -> None:
         times = alternate({"monge": ours(rows), "pythae": theirs(rows, folder)}, options.rounds)
     print(f"epoch of {options.rows} rows; loss of one batch: monge {mine:.4f}, pythae {yours:.4f}")
     show(times)
+    keep("vae", {"epoch": ratios(times)["pythae"]}, peers=["pythae"])
 
 
 if __name__ == "__main__":

@@ -58,9 +58,10 @@ def main() -> None:
         budget=budget,
     )
     found = translate(run, [text for text, _ in held])
-    score = rouge(found, [summary for _, summary in held])
+    scores = rouge(found, [summary for _, summary in held])
     print(f"{held[0][0]}\n  -> {found[0]}   (truth: {held[0][1]})")
-    print(f"ROUGE-L {score.value:.1f} ± {score.stderr:.1f} % on {len(held)} reports")
+    for name, score in scores.items():
+        print(f"{name} {score.value:.1f} ± {score.stderr:.1f} % on {len(held)} reports")
 
 
 if __name__ == "__main__":

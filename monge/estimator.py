@@ -45,6 +45,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from . import registry
 from .core.abilities import Ability, CanEncode, CanSample, HasLikelihood
 from .core.config import Config, as_settings
+from .core.errors import UsageError
 from .core.rng import GOLDEN
 
 if TYPE_CHECKING:
@@ -156,6 +157,11 @@ class Estimator(TransformerMixin, BaseEstimator):
         """The model settings that were given."""
         if isinstance(self.config, Config):
             return {k: v for k, v in self.config.to_dict().items() if k != "is"}
+        if self.config is not None and not isinstance(self.config, Mapping):
+            raise UsageError(
+                f"config: expected settings of the model such as {{'width': 64}}, found "
+                f"{self.config!r}; write them as a mapping"
+            )
         return dict(self.config or {})
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:

@@ -8,6 +8,7 @@ prints the names of the generated pages.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -69,6 +70,7 @@ def model_page(entry: registry.Entry) -> str:
         f"{entry.summary}.",
         table(("", ""), facts),
         f"```\nmonge models {entry.name}\nmonge fit {entry.name} DATA\n```",
+        gallery_section(entry.name),
         theory.partition("\n")[2].strip(),
         "## Definition\n\n" + (inspect.getdoc(owner) or ""),
     ]
@@ -90,6 +92,24 @@ def model_page(entry: registry.Entry) -> str:
         "Training settings (`train.*`) are the same for all models: see [training](training.md)."
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def gallery_section(name: str) -> str:
+    """The picture of a short run, if `make gallery` made one, and what it shows."""
+    file = ROOT / "docs" / "gallery" / f"{name}.json"
+    if not file.exists():
+        return ""
+    about = json.loads(file.read_text(encoding="utf-8"))
+    held, left = about["held_out"], about["left"]
+    caption = f"{left[0].upper()}{left[1:]}"
+    if about["curve"]:
+        caption += "; on the right, the held-out metric during training"
+    data = f" (DATA: {about['data']})" if about["data"] else ""
+    return (
+        f"![{caption}](../gallery/{name}.png)\n\n"
+        f"{caption}. A short run, not the best the model can do: `{about['command']}`{data}; "
+        f"held out {held['value']:.4g} ({held['kind']}) at step {about['best']}, the best."
+    )
 
 
 def explained(field: dict[str, Any]) -> str:

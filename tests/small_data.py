@@ -55,6 +55,10 @@ class Rows:
         ]
         return torch.stack(parts, 1) if parts else None
 
+    @property
+    def row_bytes(self) -> int:
+        return 0
+
 
 def fitted(space: Space, x: Tensor) -> Space:
     """The space with the statistics of its rows, one for each entry of a vector."""

@@ -116,6 +116,8 @@ def test_y_decides_what_is_predicted():
 def test_a_misspelt_setting_names_the_right_one(flowers):
     with pytest.raises(UsageError, match="width"):
         monge.Estimator("made", {"widht": 3}, budget="1steps").fit(flowers)
+    with pytest.raises(UsageError, match="width=3"):
+        monge.Estimator("made", "width=3", budget="1steps").fit(flowers)
 
 
 def penguins(n=160):

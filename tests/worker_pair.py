@@ -4,7 +4,7 @@ small run and walk some subjects.
     python worker_pair.py FOLDER STEPS SUBJECT...
 
 A subject is model, kind of event and condition with colons between them; the kind `sentences` is
-that of models which take texts alone.
+that of models which take texts alone. Before a subject `sharded:` cuts its weights.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from candidates import Subject, supported
 from training import advance
 
 from monge import registry
-from monge.core.errors import DataError, MongeError
+from monge.core.errors import DataError, MongeError, UsageError
 from monge.run.run import start
+from monge.run.saved import ComputeConfig
 from monge.train import checkpoint, distributed
+from monge.train.sharding import read_whole
 from monge.train.trainer import Trainer
 
-SMALL_FIT = ("made", "iris", "width=8", "train.eval_every=4")
+SHARDED_SETTINGS = {"ema_decay": 0.9, "grad_clip": 0.5, "accumulate": 2, "l1": 1e-3}
+"""Training settings of models whose weights are cut, beside their own."""
+SMALL_FIT = ("made", "iris", "width=8", "train.eval_every=4", "train.ema_decay=0.9")
 """Model, data and settings of the run that both processes fit, in the folder `run`."""
 
 
@@ -39,8 +43,8 @@ def subjects() -> list[str]:
 
 
 def trainer(subject: str, workers: distributed.Workers = distributed.ALONE, **settings) -> Trainer:
-    """The trainer of a subject in float64, two shards a batch."""
-    name, kind, given = subject.split(":")
+    """The trainer of a subject in float64, two shards a batch; one process cuts no weights."""
+    *shard, name, kind, given = subject.split(":")
     if kind == "sentences":
         space, batch = small_data.sentences(4)
         model_class = registry.find(name)
@@ -57,7 +61,9 @@ def trainer(subject: str, workers: distributed.Workers = distributed.ALONE, **se
     train_config = replace(defaults, **({"shards": 2, "batch_size": 63, "warmup": 0} | settings))
     torch.manual_seed(0)
     model = config.build(space).double()
-    return Trainer(model, rows, train_config, seed=1, workers=workers)
+    return Trainer(
+        model, rows, train_config, seed=1, workers=workers, shard=bool(shard) and workers.size > 1
+    )
 
 
 def train(folder: Path, steps: int, *names: str) -> None:
@@ -108,15 +114,42 @@ def outcome(attempt: Callable[[], object]) -> list[str]:
     return []
 
 
+def fit_small(folder: Path, shard: bool) -> None:
+    run = start(*SMALL_FIT, out=folder, compute=ComputeConfig(shard=shard))
+    for _ in run.train("6steps"):
+        pass
+
+
+def train_subject(subject: str, steps: int, group: distributed.Workers, folder: Path) -> str:
+    """Train, go on from the state after half of the steps, and save; why it is refused, if so."""
+    settings = SHARDED_SETTINGS if subject.startswith("sharded:") else {}
+    path = path_of(folder, subject)
+    try:
+        made = trainer(subject, group, **settings)
+    except UsageError as error:
+        return str(error)
+    advance(made, steps // 2)
+    if made.sharded:
+        checkpoint.save_in_turn(path, *made.state(), read_whole, group.is_first)
+        group.barrier()
+        made = trainer(subject, group, **settings)
+        made.restore(*checkpoint.load(path, in_turn=True))
+        group.barrier()
+    advance(made, steps - steps // 2)
+    if made.sharded:
+        checkpoint.save_in_turn(path, *made.state(), read_whole, group.is_first)
+    elif group.is_first:
+        checkpoint.save(path, *made.state())
+    return ""
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    group = distributed.join_workers()
+    group, where = distributed.join_workers(), Path(sys.argv[1])
     exchanged = json.dumps(exchange(group))
-    (Path(sys.argv[1]) / f"exchanged-{group.rank}.json").write_text(exchanged)
-    for _ in start(*SMALL_FIT, out=Path(sys.argv[1]) / "run").train("6steps"):
-        pass
-    for each in sys.argv[3:]:
-        made = trainer(each, group)
-        advance(made, int(sys.argv[2]))
-        if group.is_first:
-            checkpoint.save(path_of(Path(sys.argv[1]), each), *made.state())
+    (where / f"exchanged-{group.rank}.json").write_text(exchanged)
+    fit_small(where / "run", shard=False)
+    fit_small(where / "sharded", shard=True)
+    refused = {each: train_subject(each, int(sys.argv[2]), group, where) for each in sys.argv[3:]}
+    if group.is_first:
+        (where / "refused.json").write_text(json.dumps(refused))

@@ -109,10 +109,8 @@ def settings(path: Path, value: Any, head: str = "") -> Iterator[str]:
             yield f"{head}{key}={','.join(texts(path, key, entry))}"
 
 
-def set_defaults(context: click.Context, parameter: click.Parameter, path: Path | None) -> Any:
+def set_defaults(context: click.Context, path: Path) -> dict[str, Any]:
     """Options of the file become the defaults of the command, which its arguments override."""
-    if path is None:
-        return {}
     found = read(path)
     context.default_map = {
         name: found[key] for key, name in OPTIONS.items() if key in found

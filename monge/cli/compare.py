@@ -53,6 +53,13 @@ COLUMNS = {
     default=0,
     help="CPU threads per fit; 0: the fits share the cores.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that train each model together.",
+)
 @click.option("--one", is_flag=True, help="One model per family instead of all.")
 @click.option(
     "--given", multiple=True, metavar="FIELD", help="Condition on this field; may be repeated."
@@ -76,6 +83,7 @@ def command(
     jobs: int,
     ray: str | None,
     threads: int,
+    workers: int,
     one: bool,
     given: tuple[str, ...],
     target: tuple[str, ...],
@@ -103,6 +111,7 @@ def command(
             out=out,
             ray=ray,
             threads=threads,
+            workers=workers,
             on_event=reporter.report,
         )
     except KeyboardInterrupt:

@@ -120,14 +120,16 @@ def command(
     from ..core.config import Overrides
     from ..core.rng import make_generator
     from ..run import run as runs
-    from ..run.completion import POINT_DRAWS, unknown_cells
+    from ..run.completion import POINT_DRAWS, array_rows, unknown_cells
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
     data, settings = gather_files(console, data, settings)
     found, overrides = runs.load(run), Overrides.parse(settings)
-    there = found.split(data, every=True)
-    there = next(there.parts(min(rows or len(there), max(len(there), 1))))
+    denoised = array_rows(found.view, data, True) if noise and data else None
+    if denoised is None:
+        there = found.split(data, every=True)
+        there = next(there.parts(min(rows or len(there), max(len(there), 1))))
     by = chosen_by(mean, median, count)
     if interval is not None and out.suffix != ".csv":
         raise UsageError(f"--interval needs a table, found -o {out.name}; use -o NAME.csv")
@@ -159,12 +161,18 @@ def command(
                 draws=count,
                 interval=interval,
                 generator=generator,
+                implied=part.implied,
             )
             filled += int(completed.filled.sum())
             nothing += int(completed.filled.flatten(1).all(1).sum())
             yield part, batch, completed
 
-    if out.suffix == ".csv" and interval is None:
+    if denoised is not None:
+        batch = denoised[: rows or len(denoised)]
+        words = (*overrides.model, *overrides.sample, *anew)
+        x = found.complete_batch(batch, *words, by=by, draws=count, generator=generator).x
+        write(found, side_by_side(batch, x, count) if out.suffix == ".png" else x, out)
+    elif out.suffix == ".csv" and interval is None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_tables(
             (
@@ -199,7 +207,7 @@ def command(
     console.note(f"{'entries' if anew else 'hidden entries'} are {method}")
     result = {
         "run": str(found.folder),
-        "rows": len(there),
+        "rows": len(there) if denoised is None else len(batch),
         "completions": count,
         "filled": filled,
         "file": str(out),

@@ -7,7 +7,7 @@ p-value.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,12 +35,19 @@ if TYPE_CHECKING:
     "--plan",
     "out",
     type=Output(".npz"),
-    help="File (.npz) for the entropic transport plan, its points and potentials.",
+    help="File (.npz) for the entropic transport plan, its points, potentials, primal and dual "
+    "value, and the marginal error after each pass.",
 )
 @click.option(
     "--plot",
     type=Output(".png"),
     help="File (.png) for a plot of the plan; for rows of two numbers.",
+)
+@click.option(
+    "--sweep",
+    type=Output(".png"),
+    help="File (.png) for transport costs by the size of minibatches and by the entropy of plans; "
+    "their values are printed too.",
 )
 @click.option(
     "--seed",
@@ -58,6 +65,7 @@ def command(
     rows: int,
     out: Path | None,
     plot: Path | None,
+    sweep: Path | None,
     seed: int,
 ) -> None:
     """Compare data sets A and B; B is read with the schema of A. Options such as
@@ -82,20 +90,49 @@ def command(
     table = console.table(
         ("metric", "value", "±"), [[name, s.value, s.stderr or None] for name, s in found.items()]
     )
-    console.result(
-        {"metrics": {name: metric.to_dict() for name, metric in found.items()}},
-        table + "".join(f"\n{path}" for path in (out, plot) if path),
-    )
+    result: dict[str, Any] = {
+        "metrics": {name: metric.to_dict() for name, metric in found.items()}
+    }
+    if sweep:
+        tables, result["sweeps"] = save_sweeps(console, x, y, sweep, seed)
+        table = "\n\n".join([table, *tables])
+    console.result(result, table + "".join(f"\n{path}" for path in (out, plot, sweep) if path))
+
+
+def save_sweeps(
+    console: Console, x: Tensor, y: Tensor, path: Path, seed: int
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Draw transport costs by batch size and by entropy; their tables and values."""
+    from ..evaluate.two_sample import sweep_batch_size, sweep_epsilon
+    from ..plot.transport_sweep import write_sweeps
+
+    sweeps = [sweep_batch_size(x, y, seed), sweep_epsilon(x, y, seed)]
+    write_sweeps(path, sweeps)
+    tables = [
+        console.table(
+            (sweep.setting, *sweep.curves),
+            [
+                [at, *(curve[k].value for curve in sweep.curves.values())]
+                for k, at in enumerate(sweep.at)
+            ],
+        )
+        for sweep in sweeps
+    ]
+    return tables, [sweep.to_dict() for sweep in sweeps]
 
 
 def save_plan(x: Tensor, y: Tensor, space: Space, out: Path | None, plot: Path | None) -> None:
+    import numpy as np
+
     from ..evaluate.two_sample import plan
     from ..plot.image_grid import write_plan
 
     found = plan(x, y)
     if out:
         arrays = {"x": x, "y": y, "plan": found.matrix, "f": found.f, "g": found.g}
-        write_arrays(out, {**arrays, "epsilon": found.epsilon})
+        values = {"epsilon": found.epsilon, "primal": found.primal, "dual": found.dual}
+        # epsilon, passes and marginal error while it was found
+        write_arrays(out, {**arrays, **values, "trace": np.array(found.trace)})
     if plot:
         scale, mean = space.statistic("scale").numpy(), space.statistic("mean").numpy()
         write_plan(plot, x.numpy() * scale + mean, y.numpy() * scale + mean, found.matrix.numpy())

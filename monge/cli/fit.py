@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from ..run.run import Run
 
 
+def config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Any:
+    """The content of the file of settings, if one is named."""
+    return _config_file.set_defaults(context, path) if path else {}
+
+
 @click.command("fit")
 @click.argument("model", required=False)
 @click.argument("data", required=False)
@@ -75,6 +80,12 @@ if TYPE_CHECKING:
     "share the cores. On several machines: torchrun ... -m monge fit ...",
 )
 @click.option(
+    "--shard",
+    is_flag=True,
+    help="Cut weights, gradients and moments over the processes, for a model that one of them "
+    "cannot hold.",
+)
+@click.option(
     "--compile",
     "compiled",
     is_flag=True,
@@ -91,7 +102,7 @@ if TYPE_CHECKING:
     "stored",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     is_eager=True,
-    callback=_config_file.set_defaults,
+    callback=config_file,
     metavar="FILE",
     help="Take MODEL, DATA, options and settings from this YAML file; what is typed comes first.",
 )
@@ -122,6 +133,7 @@ def command(
     precision: str,
     threads: int,
     workers: int,
+    shard: bool,
     compiled: bool,
     track: str | None,
     stored: dict[str, Any],
@@ -157,7 +169,7 @@ def command(
         arguments = [*filter(None, (model, data)), *settings]
         raise click.exceptions.Exit(launch_workers(context, workers, arguments))
     distributed.stop_with_launcher()
-    compute = ComputeConfig(device, precision, threads, compiled)
+    compute = ComputeConfig(device, precision, threads, compiled, shard)
     if resume:
         extra = [*filter(None, (model, data, *settings)), *given, *target]
         extra += ["--out"] * bool(out) + ["--ensemble"] * bool(ensemble) + ["--bag"] * bag
@@ -233,7 +245,7 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
 
 def train(console: Console, run: Run, budget: str, track: str | None = None) -> None:
     """Train with a progress bar on a terminal, or a line per held-out evaluation elsewhere."""
-    from ..run.session import follow
+    from ..run.session import LossUnit, follow
     from ..run.track import tracked
 
     console.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
@@ -253,7 +265,9 @@ def train(console: Console, run: Run, budget: str, track: str | None = None) -> 
                 err=True,
             )
         )
-    follow(tracked(run.train(budget), run, track), shown=not console.quiet)
+    steps = run.train(budget)
+    steps = tracked(steps, run, track) if track else steps
+    follow(steps, not console.quiet, LossUnit.of(run))
 
 
 STOP_REASONS = {
@@ -310,10 +324,9 @@ def describe_held_out(run: Run, held: dict[str, Any]) -> str:
     if held["kind"] in ("distance", "loss"):
         return f"held out: {held['kind']} {value:.4f}{error} {held['unit']}"
     each = ""
-    if (text := run.view.text) is not None and value is not None:
-        lengths = run.split(None, "valid").lengths
-        steps = run.space.shape[0] if lengths is None else float(lengths[:, 0].double().mean())
-        noun = {"chars": "character", "words": "word", "bytes": "byte"}.get(text.unit, "subword")
-        each = f", {value / steps:.4f} per {noun}"
+    if run.view.text is not None and value is not None:
+        from ..run.session import mean_steps, step_noun
+
+        each = f", {value / mean_steps(run):.4f} per {step_noun(run)}"
     per_row = f"{held['unit']} per row{each} ({held['kind']})"
     return f"held out: log-likelihood {value:.4f}{error} {per_row}"

@@ -27,6 +27,7 @@ SHOWN = ("run", "model", "data", "date", "step", "held out", "kind", "size")
 
 
 @click.command("runs")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option(
     "--delete",
     multiple=True,
@@ -37,18 +38,23 @@ SHOWN = ("run", "model", "data", "date", "step", "held out", "kind", "size")
 @click.option(
     "--compact",
     is_flag=True,
-    help="Delete from all finished runs what only resuming needs, such as the optimiser state.",
+    help="Delete from finished runs what only resuming needs, such as the optimiser state.",
 )
 @click.option("--yes", is_flag=True, help="Delete or compact without asking.")
 @common
-def command(console: Console, delete: tuple[str, ...], compact: bool, yes: bool) -> None:
-    """List the runs in ./runs (or MONGE_RUNS), oldest first; damaged ones with their error."""
+def command(
+    console: Console, runs: tuple[str, ...], delete: tuple[str, ...], compact: bool, yes: bool
+) -> None:
+    """List the runs in ./runs (or MONGE_RUNS), oldest first, or only RUN and those that a pattern
+    such as 'vae-*' matches; damaged ones with their error."""
     if delete:
-        names = [name for pattern in delete for name in matching(pattern)]
-        discard(console, list(dict.fromkeys(map(deletable, names))), yes)
+        unwanted = [name for pattern in delete for name in matching(pattern)]
+        discard(console, list(dict.fromkeys(map(deletable, unwanted))), yes)
+    chosen = [storage.locate(name) for pattern in runs for name in matching(pattern)]
+    places = list(dict.fromkeys(chosen)) if runs else list(storage.listing())
     if compact:
-        compact_finished(console, yes)
-    rows = [describe_run(place) for place in storage.listing()]
+        compact_finished(console, places, yes)
+    rows = [describe_run(place) for place in places]
     good = [
         [size(row[key] or 0) if key == "bytes" else row[key] for key in HEAD]
         for row in rows
@@ -74,9 +80,9 @@ def matching(pattern: str) -> list[str]:
     return names
 
 
-def compact_finished(console: Console, yes: bool) -> None:
-    """Delete what only resuming needs from every run that has ended, after confirmation."""
-    places = [place for place in storage.listing() if is_resumable(place)]
+def compact_finished(console: Console, chosen: Sequence[Path], yes: bool) -> None:
+    """Delete what only resuming needs from those runs that have ended, after confirmation."""
+    places = [place for place in chosen if is_resumable(place)]
     if not places:
         console.note("no finished run has anything that only resuming needs")
         return

@@ -1,6 +1,7 @@
-"""Translate a text, or every line of stdin
+"""Translate a text, or every line of stdin, or tell what a picture shows or a sound says
 
-Works with any run that maps text to text: translation, summaries, corrections.
+Works with any run that maps text to text (translation, summaries, corrections), and with one that
+maps images or sounds to text: TEXT is then a file, or a folder of them.
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
 def command(
     console: Console, run: str, text: str, settings: tuple[str, ...], attention: Path | None
 ) -> None:
-    """Translate TEXT (- for every line of stdin) with RUN. KEY=VALUE sets a search option such as
-    beams=10 or penalty=0.6."""
+    """Translate TEXT (- for every line of stdin), or tell the text of a file, with RUN. KEY=VALUE
+    sets a search option such as beams=10 or penalty=0.6."""
     from ..core.config import Overrides
     from ..run import run as runs
-    from ..run.text import translate
 
     texts = read_stdin() if text == "-" else [text]
     if not texts or not texts[0].strip():
@@ -45,7 +45,7 @@ def command(
     if attention and len(texts) > 1:
         raise UsageError(f"--attention plots one sentence, found {len(texts)}; give one")
     found, overrides = runs.load(run), Overrides.parse(settings)
-    translations = translate(found, texts, *overrides.model, *overrides.sample)
+    translations = found.translate(texts, *overrides.model, *overrides.sample)
     result = {"run": str(found.folder), "texts": texts, "translations": translations}
     if attention:
         plot_attention(found, texts[0], translations[0], attention)

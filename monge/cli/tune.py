@@ -39,6 +39,19 @@ SHOWN = 5
 )
 @click.option("--threads", type=THREADS, default=0, help="CPU threads; 0: torch decides.")
 @click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that train each model together.",
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Run trials on a Ray cluster whose machines share this directory, as many at a time as "
+    "it has room for: its address, auto or local.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Directory of the search; an interrupted one is continued.",
@@ -55,6 +68,8 @@ def command(
     target: tuple[str, ...],
     seed: int,
     threads: int,
+    workers: int,
+    ray: str | None,
     out: Path | None,
 ) -> None:
     """Fit MODEL to DATA with different settings and keep the best run.
@@ -90,6 +105,8 @@ def command(
             seed=seed,
             out=out,
             threads=threads,
+            workers=workers,
+            ray=ray,
             on_event=report,
         )
     except KeyboardInterrupt:

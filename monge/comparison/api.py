@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import DataError
+from ..core.errors import DataError, UsageError, shown
 from ..core.files import replacing
 from ..data.frames import as_pandas, is_frame
 from ..report.run import report
@@ -34,6 +34,7 @@ def compare(
     out: str | Path | None = None,
     ray: str | None = None,
     threads: int = 0,
+    workers: int = 1,
     on_event: Callable[[Comparison | JobStarted | Outcome], None] = lambda _: None,
 ) -> Leaderboard:
     """Fit several models to the same data with the same budget, and rank them on test rows.
@@ -48,7 +49,9 @@ def compare(
     budget : str
         Budget of each model: "90s", "5m", "500steps" or "3epochs".
     seeds, jobs, threads : int
-        Fits per model, fits at a time, and CPU threads of each (0: they share the cores).
+        Fits per model, fits at a time, and CPU threads of each process (0: they share the cores).
+    workers : int
+        Processes that train each model together.
     one : bool
         One model per family instead of all.
     given, target : list of str
@@ -73,6 +76,12 @@ def compare(
     >>> set(board.frame["model"]) >= {"baseline.mixture", "baseline.independent"}
     True
     """
+    for name in models:
+        if not isinstance(name, str):
+            raise UsageError(
+                f"expected names of models, found {shown(name)}; write compare(data, 'made', "
+                "'gaussian')"
+            )
     names = [name for name in models if "=" not in name]
     settings = [setting for setting in models if "=" in setting]
     targets = [target] if isinstance(target, str) else target
@@ -83,7 +92,9 @@ def compare(
     comparison = Comparison.create(plan, where, wanted)
     outcomes = []
     events: Generator[JobStarted | Outcome, None, None] = (
-        ray_backend.run(comparison, ray, threads or 1) if ray else comparison.run(jobs, threads)
+        ray_backend.run(comparison, ray, threads or 1, workers)
+        if ray
+        else comparison.run(jobs, threads, workers)
     )
     with storage.locked(comparison.folder), closing(events):
         on_event(comparison)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -87,13 +87,67 @@ def read_results(run: Path) -> dict[str, Any]:
     return {**found, "metrics": metrics}
 
 
+class FitProcesses:
+    """Processes of `monge.comparison.worker`, which stop together."""
+
+    def __init__(self) -> None:
+        self.running: set[subprocess.Popen[str]] = set()
+        self.guard, self.stopping = threading.Lock(), False
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        on_line: Callable[[str], None] = lambda _: None,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> str | None:
+        """Run one to its end; why it failed, if it did. `cwd` is the folder that relative paths
+        start from, `environment` adds to that of this process."""
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+            with self.guard:
+                if self.stopping:
+                    return "stopped before it started"
+                child = subprocess.Popen(
+                    [*COMMAND, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    start_new_session=True,
+                    cwd=cwd,
+                    env={**os.environ, **(environment or {})},
+                )
+                self.running.add(child)
+            assert child.stdout
+            for line in child.stdout:
+                on_line(line)
+            code = child.wait()
+            self.running.discard(child)
+            errors.seek(0)
+            lines = errors.read().strip().splitlines() or [f"ended with code {code}"]
+        return lines[-1] if code else None
+
+    def stop(self) -> None:
+        """Ask running fits to save and exit: they do when their standard input ends, which also
+        happens if this process is killed. A fit that does not exit in time is killed."""
+        with self.guard:
+            self.stopping = True
+        for child in list(self.running):
+            assert child.stdin
+            child.stdin.close()
+        for child in list(self.running):
+            try:
+                child.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
 class Comparison:
     """A plan and the folder of its runs."""
 
     def __init__(self, plan: ComparisonPlan, where: Path) -> None:
         self.plan, self.folder = plan, where
-        self.running: set[subprocess.Popen[str]] = set()
-        self.guard, self.stopping = threading.Lock(), False
+        self.processes = FitProcesses()
 
     @classmethod
     def create(
@@ -165,16 +219,19 @@ class Comparison:
     def run_folder(self, model: str, seed: int) -> Path:
         return self.folder / self.plan.title(model, seed)
 
-    def run(self, jobs: int = 1, threads: int = 0) -> Generator[JobStarted | Outcome, None, None]:
-        """Run all fits and yield each as it starts and ends; `jobs` at a time have `threads` CPU
-        threads each, or share the cores if that is 0.
+    def run(
+        self, jobs: int = 1, threads: int = 0, workers: int = 1
+    ) -> Generator[JobStarted | Outcome, None, None]:
+        """Run all fits and yield each as it starts and ends; `jobs` at a time have `workers`
+        processes each with `threads` CPU threads, or share the cores if that is 0.
         Ctrl-C, SIGTERM and closing the iterator stop the running fits, which save a checkpoint."""
-        threads, self.stopping = threads or max(cores() // jobs, 1), False
+        threads = threads or max(cores() // (jobs * workers), 1)
+        self.processes = FitProcesses()
         events: queue.Queue[JobStarted | Future[Outcome]] = queue.Queue()
         with terminable(), ThreadPoolExecutor(jobs) as pool:
             try:
                 left = [
-                    pool.submit(self.run_job, model, seed, threads, events.put)
+                    pool.submit(self.run_job, model, seed, threads, workers, events.put)
                     for model, seed in self.plan.jobs
                 ]
                 for each in left:
@@ -188,59 +245,31 @@ class Comparison:
                         yield event.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-                self.stop()
+                self.processes.stop()
 
     def run_job(
         self,
         model: str,
         seed: int,
         threads: int,
+        workers: int = 1,
         on_start: Report = lambda _: None,
-        cwd: str | None = None,
     ) -> Outcome:
-        """Fit and evaluate one model in a process of its own, unless that is done; `cwd` is the
-        folder that relative paths start from."""
+        """Fit and evaluate one model in processes of its own, unless that is done."""
         run = self.run_folder(model, seed)
         if (run / RESULTS).exists():
             return Outcome(model, seed, run)
-        command = [*COMMAND, str(self.folder), model, str(seed), str(threads)]
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-            with self.guard:
-                if self.stopping:
-                    return Outcome(model, seed, run, "stopped before it started")
-                child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    start_new_session=True,
-                    cwd=cwd,
-                )
-                self.running.add(child)
-            assert child.stdout
-            for line in child.stdout:  # the first is its cost; others are ignored
-                if line.startswith("{"):
-                    on_start(JobStarted(model, seed, json.loads(line)))
-            code = child.wait()
-            self.running.discard(child)
-            errors.seek(0)
-            lines = errors.read().strip().splitlines() or [f"ended with code {code}"]
-        return Outcome(model, seed, run, lines[-1] if code else None)
 
-    def stop(self) -> None:
-        """Ask running fits to save and exit: they do when their standard input ends, which also
-        happens if this process is killed. A fit that does not exit in time is killed."""
-        with self.guard:
-            self.stopping = True
-        for child in list(self.running):
-            assert child.stdin
-            child.stdin.close()
-        for child in list(self.running):
-            try:
-                child.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
+        def read_cost(line: str) -> None:  # the first line is its cost; others are ignored
+            if line.startswith("{"):
+                on_start(JobStarted(model, seed, json.loads(line)))
+
+        failure = self.processes.run(self.arguments(model, seed, threads, workers), read_cost)
+        return Outcome(model, seed, run, failure)
+
+    def arguments(self, model: str, seed: int, threads: int, workers: int) -> list[str]:
+        """What the process of one fit is told."""
+        return [str(self.folder.resolve()), model, str(seed), str(threads), str(workers)]
 
 
 def next_event(events: queue.Queue[Any]) -> Any:

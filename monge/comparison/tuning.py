@@ -14,11 +14,16 @@ import importlib
 import json
 import math
 import shutil
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
 
 from ..core.config import Overrides
 from ..core.errors import MongeError, RunError, UsageError
@@ -31,7 +36,9 @@ from ..run.run import Run, load, start
 from ..run.saved import ComputeConfig
 from ..run.setup import RunSetup, resolve_setup
 from ..train.budget import Budget
-from ..train.loop import Progress
+from ..train.loop import Progress, terminable
+from .ray_backend import Cluster, stop_file
+from .runner import FitProcesses
 from .search_space import Dimension, default_dimensions, split_settings, value_at
 
 if TYPE_CHECKING:
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
 
 FILE, JOURNAL, FIGURE = "tune.json", "journal.jsonl", "importances.png"
 BUDGET = "60s"
+POLL_SECONDS = 0.5
+"""Seconds between two looks at the logs of trials in processes of their own."""
 CHECKS = 10
 """Times in a trial at which it may be stopped: once a tenth of its budget."""
 FIRST_WHOLE = 5
@@ -130,6 +139,8 @@ def tune(
     seed: int = 0,
     out: str | Path | None = None,
     threads: int = 0,
+    workers: int = 1,
+    ray: str | None = None,
     on_event: Callable[[Tuning | TrialResult], None] = lambda _: None,
 ) -> TuningResult:
     """Search the settings of a model for the best held-out log-likelihood.
@@ -155,7 +166,11 @@ def tune(
     out : str or Path, optional
         The folder of the search; an interrupted one is continued.
     threads : int
-        CPU threads; 0 lets torch decide.
+        CPU threads of each process; 0 lets torch decide, or is 1 with `workers` or `ray`.
+    workers : int
+        Processes that train each trial together.
+    ray : str, optional
+        The address of a Ray cluster, on which as many trials run at a time as it has room for.
     on_event : callable
         Called with the search before the first trial, and with each trial as it ends.
 
@@ -175,8 +190,14 @@ def tune(
     )
     on_event(search)
     with storage.locked(search.folder):
-        for each in search.run_trials(trials, ComputeConfig(threads=threads)):
-            on_event(each)
+        if ray or workers > 1:
+            place = Cluster(ray, threads or 1, workers) if ray else OneAtATime()
+            with place as pool:
+                for each in search.run_trials_apart(trials, pool, threads or 1, workers):
+                    on_event(each)
+        else:
+            for each in search.run_trials(trials, ComputeConfig(threads=threads)):
+                on_event(each)
         return search.finish()
 
 
@@ -219,10 +240,11 @@ class Tuning:
             model, str(what), Overrides.parse(fixed), None, given, targets, 0, False
         )
         dimensions = dimensions or [
-            each
+            with_possible_choices(each, setup)
             for each in default_dimensions(setup.config, setup.train_config, setup.view.space.rows)
             if not any(word.partition("=")[0] == each.name for word in fixed)
         ]
+        dimensions = [each for each in dimensions if len(each.choices) != 1]
         for each in dimensions:
             for end in each.choices or (each.low, each.high):
                 Tuning.check_setting(setup, each, end)
@@ -292,45 +314,18 @@ class Tuning:
 
     def run_trial(self, study: Any, trial: Any, compute: ComputeConfig) -> None:
         """Fit with the settings that the trial suggests, and tell the study how it went."""
-        states = library().trial.TrialState
         folder = trial_folder(self.folder, trial.number)
         chosen = [each.suggest(trial) for each in self.dimensions]
         try:
-            run = self.open_run(folder, chosen, compute)
+            run = open_run(self.plan, folder, chosen, compute)
             stopped = self.train(run, trial)
             if not stopped and run.result["stopped"] == "asked":
                 raise KeyboardInterrupt
             held = run.result["held_out"]
         except (MongeError, RuntimeError) as error:  # torch raises RuntimeError if memory is short
-            trial.set_user_attr("failure", (str(error).splitlines() or ["failed"])[0])
-            study.tell(trial, state=states.FAIL)
+            tell_failure(study, trial, (str(error).splitlines() or ["failed"])[0])
             return
-        if held is None or not math.isfinite(held["value"]):
-            trial.set_user_attr("failure", "its held-out metric is not finite")
-            study.tell(trial, state=states.FAIL)
-            return
-        trial.set_user_attr("held_out", held)
-        if stopped:
-            study.tell(trial, state=states.PRUNED)
-        else:
-            study.tell(trial, utility(Metric(**held)))
-
-    def open_run(self, folder: Path, chosen: Sequence[str], compute: ComputeConfig) -> Run:
-        if (folder / "run.json").exists():
-            return load(folder, compute)
-        plan = self.plan
-        return start(
-            plan["model"],
-            plan["data"],
-            *plan["settings"],
-            *chosen,
-            given=plan["given"],
-            target=plan["target"] or None,
-            seed=plan["seed"],
-            out=folder,
-            compute=compute,
-            budget=plan["budget"],
-        )
+        tell(study, trial, held, stopped)
 
     def train(self, run: Run, trial: Any) -> bool:
         """Train; whether the trial was stopped because it is worse than others."""
@@ -342,15 +337,45 @@ class Tuning:
                 if progress.held_out is None:
                     continue
                 best = progress.held_out if progress.held_out.better_than(best) else best
-                due = min(int(progress.fraction * CHECKS), CHECKS)
-                if best is None or progress.stopped or due <= checked:
+                if progress.stopped:
                     continue
-                for check in range(checked + 1, due + 1):
-                    trial.report(utility(best), check)
-                checked = due
-                if trial.number >= FIRST_WHOLE and trial.should_prune():
+                checked, worse = check_progress(trial, best, progress.fraction, checked)
+                if worse:
                     return True
         return False
+
+    def run_trials_apart(
+        self, count: int, pool: TrialPool, threads: int, workers: int
+    ) -> Iterator[TrialResult]:
+        """The same with every trial in processes of its own, several trials at a time."""
+        with closing_study(self.folder, self.plan["seed"], parallel=True) as study:
+            if not study.trials:
+                study.enqueue_trial(self.default_values)
+            left = [t for t in study.trials if t.state.name == "RUNNING"]
+            begun = sum(trial.state.is_finished() for trial in study.trials)
+            active: dict[Any, ActiveTrial] = {}
+            while active or begun < count:
+                while begun < count and len(active) < pool.slots:
+                    found = left.pop(0)._trial_id if left else None
+                    trial = (
+                        library().trial.Trial(study, found) if found is not None else study.ask()
+                    )
+                    begun += 1
+                    chosen = [each.suggest(trial) for each in self.dimensions]
+                    folder = trial_folder(self.folder.resolve(), trial.number)
+                    stop_file(folder).unlink(missing_ok=True)
+                    words = ["--trial", str(folder.parent), str(trial.number)]
+                    words += [str(threads), str(workers), *chosen]
+                    active[pool.submit(words, folder)] = ActiveTrial(trial, folder)
+                for task in pool.wait(list(active), POLL_SECONDS):
+                    ended = active.pop(task)
+                    ended.tell(study, pool.failure(task))
+                    stop_file(ended.folder).unlink(missing_ok=True)
+                    known = results(study)
+                    self.keep_best(known)
+                    yield known[ended.trial.number]
+                for each in active.values():
+                    each.check(Budget.read(self.plan["budget"]))
 
     def keep_best(self, found: Sequence[TrialResult]) -> None:
         """Remove the runs of ended trials but the best."""
@@ -378,6 +403,26 @@ class Tuning:
         return result
 
 
+def open_run(
+    plan: Mapping[str, Any], folder: Path, chosen: Sequence[str], compute: ComputeConfig
+) -> Run:
+    """The run of a trial with the chosen settings, started or loaded."""
+    if (folder / "run.json").exists():
+        return load(folder, compute)
+    return start(
+        plan["model"],
+        plan["data"],
+        *plan["settings"],
+        *chosen,
+        given=plan["given"],
+        target=plan["target"] or None,
+        seed=plan["seed"],
+        out=folder,
+        compute=compute,
+        budget=plan["budget"],
+    )
+
+
 def trial_folder(folder: Path, number: int) -> Path:
     return folder / f"trial-{number:04d}"
 
@@ -403,8 +448,139 @@ def library() -> Any:
         ) from error
 
 
+def with_possible_choices(dimension: Dimension, setup: RunSetup) -> Dimension:
+    """The dimension without choices that the model refuses on this data, such as one that needs
+    another setting beside it."""
+
+    def is_possible(choice: str) -> bool:
+        try:
+            words = Overrides.parse([f"{dimension.name}={choice}"])
+            with torch.device("meta"):
+                setup.config.override(*words.model).build(setup.view.space)
+        except MongeError:
+            return False
+        except Exception:  # what cannot be built without values is left to the trials
+            return True
+        return True
+
+    return replace(dimension, choices=tuple(filter(is_possible, dimension.choices)))
+
+
+def check_progress(
+    trial: Any, best: Metric | None, fraction: float, checked: int
+) -> tuple[int, bool]:
+    """Report the best metric so far at every tenth of the budget since the `checked`-th; the last
+    of them, and whether the trial is worse than others and should stop."""
+    due = min(int(fraction * CHECKS), CHECKS)
+    if best is None or due <= checked:
+        return checked, False
+    for check in range(checked + 1, due + 1):
+        trial.report(utility(best), check)
+    return due, trial.number >= FIRST_WHOLE and trial.should_prune()
+
+
+def tell(study: Any, trial: Any, held: Mapping[str, Any] | None, stopped: bool) -> None:
+    """Tell the study the held-out metric of a trial that has ended, or was stopped as worse than
+    others."""
+    if held is None or not math.isfinite(held["value"]):
+        tell_failure(study, trial, "its held-out metric is not finite")
+        return
+    trial.set_user_attr("held_out", dict(held))
+    if stopped:
+        study.tell(trial, state=library().trial.TrialState.PRUNED)
+    else:
+        study.tell(trial, utility(Metric(**held)))
+
+
+def tell_failure(study: Any, trial: Any, why: str) -> None:
+    trial.set_user_attr("failure", why)
+    study.tell(trial, state=library().trial.TrialState.FAIL)
+
+
+class TrialPool(Protocol):
+    """Where trials run: on the machines of a cluster, or one at a time here."""
+
+    @property
+    def slots(self) -> int: ...
+    def submit(self, arguments: Sequence[str], run: Path) -> Any: ...
+    def wait(self, tasks: Sequence[Any], seconds: float | None = None) -> list[Any]: ...
+    def failure(self, task: Any) -> str | None: ...
+
+
+class OneAtATime:
+    """Runs the processes of one trial at a time on this machine."""
+
+    slots = 1
+
+    def __enter__(self) -> OneAtATime:
+        self.pool = ThreadPoolExecutor(1)
+        self.runs: dict[Future[str | None], FitProcesses] = {}
+        self.terminable = terminable()
+        self.terminable.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for each in self.runs.values():
+            each.stop()
+        self.pool.shutdown()
+        self.terminable.__exit__(*error)
+
+    def submit(self, arguments: Sequence[str], run: Path) -> Future[str | None]:
+        processes = FitProcesses()
+        task = self.pool.submit(processes.run, arguments)
+        self.runs[task] = processes
+        self.folders = {task: run}
+        return task
+
+    def wait(
+        self, tasks: Sequence[Future[str | None]], seconds: float | None = None
+    ) -> list[Future[str | None]]:
+        for task in tasks:
+            if stop_file(self.folders[task]).exists():
+                self.runs[task].stop()
+        return list(wait_for(tasks, seconds, FIRST_COMPLETED).done)
+
+    def failure(self, task: Future[str | None]) -> str | None:
+        del self.runs[task]
+        return task.result()
+
+
+class ActiveTrial:
+    """A trial whose fit runs in processes of its own; its log says how it goes."""
+
+    def __init__(self, trial: Any, folder: Path) -> None:
+        self.trial, self.folder = trial, folder
+        self.checked, self.stopped = 0, False
+
+    def check(self, budget: Budget) -> None:
+        """Ask the fit to stop if the trial is worse than others at the same part of the budget."""
+        scored = [entry for entry in storage.Log(self.folder / "log.jsonl") if entry["held_out"]]
+        best = None
+        for entry in scored:
+            metric = Metric(**entry["held_out"])
+            best = metric if metric.better_than(best) else best
+        if not scored or self.stopped:
+            return
+        used = budget.used(scored[-1]["step"], scored[-1]["seconds"], scored[-1]["epoch"])
+        self.checked, self.stopped = check_progress(self.trial, best, used, self.checked)
+        if self.stopped:
+            storage.write(stop_file(self.folder), "")
+
+    def tell(self, study: Any, failure: str | None) -> None:
+        """Tell the study how the trial ended."""
+        if failure is None:
+            try:
+                result = load(self.folder).result
+            except MongeError as error:
+                failure = str(error)
+        if failure is not None:
+            tell_failure(study, self.trial, failure)
+        else:
+            tell(study, self.trial, result["held_out"], self.stopped)
+
+
 @contextmanager
-def closing_study(folder: Path, seed: int) -> Iterator[Any]:
+def closing_study(folder: Path, seed: int, parallel: bool = False) -> Iterator[Any]:
     """The study in the journal of a folder, which this process alone writes."""
     optuna = library()
     journal = importlib.import_module("optuna.storages.journal")
@@ -418,7 +594,11 @@ def closing_study(folder: Path, seed: int) -> Iterator[Any]:
         storage=kept, study_name="tune", direction="maximize", load_if_exists=True
     )
     done = len(study.trials)
-    study.sampler = optuna.samplers.TPESampler(seed=(seed + done) % 2**32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna says that `constant_liar` is experimental
+        study.sampler = optuna.samplers.TPESampler(
+            seed=(seed + done) % 2**32, constant_liar=parallel
+        )
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=FIRST_WHOLE)
     yield study
 

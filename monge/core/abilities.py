@@ -349,6 +349,10 @@ class HasDiscriminator(Ability):
     def log_ratio(self, batch: Batch) -> Tensor:
         """log p_data(x | given) / p_model(x | given) according to D, (B,)."""
 
+    @abc.abstractmethod
+    def estimate_distance(self, batch: Batch) -> Tensor:
+        """The divergence of the rows from as many samples that D implies, a lower bound, ()."""
+
 
 class HasCritic(Ability):
     """A model trained against a critic f with a bounded Lipschitz constant.
@@ -368,7 +372,11 @@ class HasCritic(Ability):
         """f(x), unbounded, (B,)."""
 
     @abc.abstractmethod
-    def critic_layers(self) -> Sequence[nn.Linear]:
+    def estimate_distance(self, batch: Batch) -> Tensor:
+        """mean f(rows) - mean f(as many samples), K W_1 at most in the mean, ()."""
+
+    @abc.abstractmethod
+    def critic_layers(self) -> Sequence[nn.Linear | nn.Conv2d]:
         """The linear maps of f; the functions between them are 1-Lipschitz."""
 
 

@@ -425,6 +425,8 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
     if rest:
         return replace(config, **{name: put(here, rest, text, full)})
     value = choose(kind, text, full) if isinstance(here, Config) else parse(kind, text)
+    if isinstance(here, Config) and type(value) is type(here):
+        return config  # chosen already, perhaps with fields that suit the data
     return replace(config, **{name: value})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, get_args
 
 from .errors import shown
@@ -58,3 +59,37 @@ class Metric:
 
     def to_dict(self) -> dict[str, Any]:
         return {"value": self.value, "kind": self.kind, "unit": self.unit, "stderr": self.stderr}
+
+
+class Metrics(dict[str, Metric]):
+    """Metrics by name, shown as a table.
+
+    Examples
+    --------
+    >>> Metrics(energy=Metric(0.25, "distance", 0.01, "energy"))
+    energy  0.25 ± 0.01  energy  distance
+    """
+
+    @property
+    def lines(self) -> list[tuple[str, str, str, str]]:
+        """The name, the value with its error, the unit and the kind of each."""
+        return [
+            (
+                name,
+                f"{each.value:.4g}" + (f" ± {each.stderr:.2g}" if each.stderr > 0 else ""),
+                each.unit,
+                each.kind,
+            )
+            for name, each in self.items()
+        ]
+
+    def __repr__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self.lines, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in self.lines)
+
+    def _repr_html_(self) -> str:
+        rows = (
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>"
+            for line in self.lines
+        )
+        return f"<table>{''.join(rows)}</table>"

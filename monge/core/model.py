@@ -93,6 +93,9 @@ class Model(Configured, nn.Module, abc.ABC):
     """Whether missing values are marginalised; otherwise such data are rejected."""
     supports_variable_length: ClassVar[bool] = False
     """Whether rows may differ in length; otherwise such data are rejected."""
+    supports_flags: ClassVar[bool] = False
+    """Whether steps of real numbers may hold channels of 0 and 1; otherwise such data are
+    rejected, as a density of such a channel has no bound."""
     is_predictor: ClassVar[bool] = False
     """Whether it models the target column given the others."""
     is_unpaired: ClassVar[bool] = False
@@ -103,6 +106,9 @@ class Model(Configured, nn.Module, abc.ABC):
     supports_vmap: ClassVar[bool] = False
     """Whether the losses of several such models can be one batched pass: a single update that
     neither branches on values nor changes a buffer."""
+
+    loss_per_step: ClassVar[bool] = False
+    """Whether the loss is of a step of a sequence rather than of a row."""
 
     presets: ClassVar[Mapping[str, str]] = {}
     """Named configurations, such as a paper's, with a one-line description each."""
@@ -147,6 +153,12 @@ class Model(Configured, nn.Module, abc.ABC):
     def defaults(cls, space: Space) -> Defaults:
         """Model and training settings that work well on data of this kind and size."""
         return Defaults(cls.Config(), TrainConfig())
+
+    @classmethod
+    def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
+        """`defaults` where some settings are chosen, by name (`{"constraint": "clipping"}`): for
+        models in which a choice needs other settings or another training config."""
+        return cls.defaults(space)
 
     @classmethod
     def preset(cls, name: str, space: Space) -> Any:

@@ -50,6 +50,10 @@ class Space(Config):
     """Whether rows differ in length (`Batch.length`); shape[0] is then the largest length."""
     end: int | None = None
     """Tokens: the symbol that ends a sequence; it is scored once."""
+    flags: tuple[int, ...] = ()
+    """Real sequences (T, C): the channels that are 0 or 1 at every step, such as a lifted pen."""
+    rate: Annotated[int, Range(0)] = 0
+    """Sound: samples per second, of amplitudes on a linear scale; 0 for other data."""
     name: str = ""
     """The name of the field or column."""
     mean: tuple[float, ...] = (0.0,)
@@ -177,6 +181,9 @@ class Space(Config):
             "columns": "columns",
         }[self.kind]
         shape = "x".join(map(str, self.shape))
+        if self.kind == "columns":
+            return f"{shape} column{'s' * (shape != '1')}"
         if self.varies:
             return f"{what} of shape {shape} at most"
-        return f"{what} of shape {shape}" if shape else f"one of {what}"
+        single = {"real": "one real number", "binary": "one binary value", "counts": "one count"}
+        return f"{what} of shape {shape}" if shape else single.get(self.kind, f"one of {what}")

@@ -121,6 +121,9 @@ class TrainConfig(OptimiserConfig):
     """Steps between held-out evaluations; 0 means once per epoch, but every 50 to 1000 steps."""
     patience: Annotated[int, Range(0)] = 20
     """Held-out evaluations without a new best before training stops; 0 for no early stopping."""
+    patience_on: Literal["held_out", "critic"] = "held_out"
+    """What patience counts: evaluations without a better held-out metric, or, of adversarial
+    models, without a lower distance of held-out rows and samples by their own critic."""
     refit: Literal["none", "same", "continue"] = "none"
     """After early stopping, train on all rows but the test split: same: new weights for as many
     steps as the best had; continue: the best weights until they fit the held-out rows as well."""

@@ -285,12 +285,14 @@ def refuse_broken(
 ) -> None:
     """DataError about the first constraint that rows break: how many, and the first, with its
     cells as they are written."""
-    for comparison in comparisons:
-        broken = np.flatnonzero(comparison.broken(numbers))
+    for text in dict.fromkeys(comparison.text for comparison in comparisons):
+        chain = [comparison for comparison in comparisons if comparison.text == text]
+        broken = np.flatnonzero(np.any([one.broken(numbers) for one in chain], 0))
         if len(broken):
             first, total = int(broken[0]), len(next(iter(numbers.values())))
-            cells = ", ".join(cell(name, first) for name in comparison.columns)
-            where = places.at(f"constraint {comparison.text!r}")(first)
+            named = dict.fromkeys(name for one in chain for name in one.columns)
+            cells = ", ".join(cell(name, first) for name in named)
+            where = places.at(f"constraint {text!r}")(first)
             raise DataError(
                 f"{where}: found {cells} ({len(broken)} of {total} rows break it); fix them, or "
                 "fit without the constraint"

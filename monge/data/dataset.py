@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,7 +31,7 @@ from .codecs.tokens import Text
 from .codecs.window import Window
 from .constraints import ColumnConstraint
 from .constraints import parse as parse_constraints
-from .derived import in_numbers, leaks
+from .derived import Lookup, in_numbers, leaks
 from .options import Options
 from .packed import Moments, PackedTensor, Ragged, is_missing, missing_counts, single_columns
 from .readers import tables
@@ -96,13 +97,18 @@ class Dataset:
     def fingerprint(self) -> str:
         """sha256 over codecs and encoded rows, in their order."""
         digest = hashlib.sha256()
+        files = getattr(self.tensors, "files", {})
         for field in self.schema.fields:
-            rows = self.tensors[field.name]
-            parts = rows.parts if isinstance(rows, Ragged) else [rows]
-            for tensor in map(Tensor.contiguous, parts):
-                about = [field.name, field.codec.to_dict(), list(tensor.shape), str(tensor.dtype)]
+            if field.name in files:
+                parts = files[field.name].pieces()
+            else:
+                rows = self.tensors[field.name]
+                parts = map(in_bytes, rows.parts if isinstance(rows, Ragged) else [rows])
+            for shape, kind, some in parts:
+                about = [field.name, field.codec.to_dict(), shape, kind]
                 digest.update(json.dumps(about).encode())
-                digest.update(tensor.numpy().data.cast("B"))
+                for piece in some:
+                    digest.update(piece)
         return digest.hexdigest()
 
     def rows_of(self, split: str) -> Tensor:
@@ -183,6 +189,15 @@ class Dataset:
         return 0 if found is None else int(found.sum())
 
 
+def in_bytes(tensor: Tensor) -> tuple[list[int], str, list[Any]]:
+    """Shape and type of a tensor, and its bytes."""
+    return (
+        list(tensor.shape),
+        str(tensor.dtype),
+        [tensor.contiguous().numpy().data.cast("B")],
+    )
+
+
 class SideBySide:
     """Columns (N,) of a long table as rows (N, D), put together only for the rows of a batch."""
 
@@ -213,6 +228,14 @@ class PackedRows:
     varies: bool = False  # whether rows differ in length
     coded: bool = False  # whether steps are codes rather than numbers
     optional: Tensor | None = None  # columns in which an empty cell is a value of its own
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes; a column of a table counts as a float32."""
+        if isinstance(self.rows, SideBySide):
+            return 4 * len(self.rows.columns)
+        every = self.rows.flat if isinstance(self.rows, Ragged) else self.rows
+        return math.prod(every.shape) * every.dtype.itemsize // max(len(self.rows), 1)
 
     def batch(
         self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
@@ -341,12 +364,24 @@ class View:
         given = {name: group.space for name, group in self.given.items()}
         self.space = replace(self.event.space, given=given)
         changes = [name for name in source.options.augment if name != NONE] if source else []
-        self.augment = Augment(changes, self.space) if changes else None
+        points = self.point_entries(source.options.points) if source else ()
+        self.augment = Augment(changes, self.space, points) if changes else None
         fewer = source and (source.options.labels or selection.predicted)
         if fewer and (selection.predicted or len(self.labels) == 1):
             self.space = replace(self.space, rows=len(self.index("train")))
         if source and selection.predicted and self.event.single and not self.space.shape:
             self.space = replace(self.space, missing=False)  # rows without it are left out
+
+    def point_entries(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The entries of the event that data.points names."""
+        known = [field.name for field in self.event.fields]
+        lost = next((name for name in names if name not in known), None)
+        if lost is not None:
+            raise UsageError(
+                f"expected two targets in data.points, found {lost!r}, which this run does not "
+                f"predict; give --target {names[0]} --target {names[1]}"
+            )
+        return tuple(known.index(name) for name in names)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -444,7 +479,9 @@ class View:
         found = torch.zeros(len(self.dataset), dtype=torch.bool)
         for field in self.event.fields:
             empty, rows = None, self.dataset.tensors[field.name]
-            if isinstance(rows, Tensor):
+            if isinstance(rows, Ragged):
+                empty = rows.length == 0
+            else:
                 empty = is_missing(rows)
             if empty is None:
                 return torch.ones_like(found)
@@ -457,6 +494,8 @@ class View:
         index = self.index(split, every)
         if not len(index) and self.dataset.refused is not None:
             self.index(split, every=True)  # refuses the first row
+        if not len(index) and not every and self.left_undetermined(split):
+            raise DataError(self.left_undetermined(split)[0])
         if not len(index) and (rows := len(self.dataset.rows_of(split))):
             raise DataError(
                 f"expected a value of {listed(self.selection.event)} in some rows of "
@@ -465,8 +504,58 @@ class View:
             )
         if every:
             return Split(self, index)
-        numbers = torch.isin(self.labelled_rows(split), index).nonzero()[:, 0] + 1
-        return Split(self, index, notes=self.left_out(split), numbers=numbers)
+        notes = (*self.left_out(split), *self.left_undetermined(split))
+        every_row = self.labelled_rows(split)
+        if len(every_row) == len(index):
+            return Split(self, index, notes=notes)
+        numbers = torch.isin(every_row, index).nonzero()[:, 0] + 1
+        return Split(self, index, notes=notes, numbers=numbers)
+
+    @cached_property
+    def implied(self) -> dict[str, Tensor]:
+        """The known codes (N,) of each computed column in rows in which the column that it is
+        computed from is empty, NaN in the others; columns without such rows are left out."""
+        fields = {field.name: field for field in self.selection.schema.fields}
+        codecs = {name: field.codec for name, field in fields.items()}
+        columns = single_columns(self.dataset.tensors)
+        found = {
+            each.name: each.implied(columns, codecs)
+            for each in self.restored.derived
+            if isinstance(each, Lookup)
+            and {each.name, each.source} <= {*columns}
+            and (fields[each.source].space.missing or fields[each.source].space.optional)
+        }
+        return {name: codes for name, codes in found.items() if not bool(codes.isnan().all())}
+
+    @cached_property
+    def undetermined(self) -> Tensor | None:
+        """The rows (N,) in which a computed column leaves several names to the column that it is
+        computed from: a sum over these names would be their likelihood. None if there are none."""
+        codecs = {field.name: field.codec for field in self.selection.schema.fields}
+        wrong = torch.zeros(len(self.dataset), dtype=torch.bool)
+        for each in self.restored.derived:
+            if (known := self.implied.get(each.name)) is not None:
+                made = each.compute(single_columns(self.dataset.tensors), codecs, len(known))
+                wrong |= ~known.isnan() & (made != known)
+        return wrong if bool(wrong.any()) else None
+
+    def left_undetermined(self, split: str) -> tuple[str, ...]:
+        """A note about the rows of a split whose likelihood is a sum over names."""
+        if self.undetermined is None:
+            return ()
+        rows = self.dataset.rows_of(split)
+        count = int(self.undetermined[rows].sum())
+        pairs = [
+            f"{each.name} is known and {listed(each.sources)} is empty"
+            for each in self.restored.derived
+            if each.name in self.implied
+        ]
+        if not count:
+            return ()
+        return (
+            f"{count} of {len(rows)} rows have no single log-likelihood and are left out, as "
+            f"{' or '.join(pairs)}; fill in the cells, or complete the rows first",
+        )
 
     def training(self, split: str = "train") -> Split:
         """The rows of a split for training: balanced and augmented as set."""
@@ -475,6 +564,12 @@ class View:
             index = index[balanced(self.classes("balance=true")[index])]
         rows = Split(self, index, self.augment, self.crop_limits(index))
         rows.weight = self.weights(index)
+        return rows
+
+    def weighted(self, split: str) -> Split:
+        """The rows of a split with their weights, if data.weight names them."""
+        rows = self.split(split)
+        rows.weight = self.weights(rows.index)
         return rows
 
     def weights(self, index: Tensor) -> Tensor | None:
@@ -492,13 +587,17 @@ class View:
         rows = self.compact[0].rows
         if self.text is None or self.text.ends or self.given or not isinstance(rows, Ragged):
             return None
-        follows = torch.isin(index + 1, index)
+        if bool((index.diff() > 0).all()):
+            follows = torch.cat([index.diff() == 1, torch.zeros(1, dtype=torch.bool)])
+        else:
+            follows = torch.isin(index + 1, index)
         return torch.where(follows, rows.length[(index + 1).clamp(max=len(rows) - 1)], 0)
 
     def index(self, split: str, every: bool = False) -> Tensor:
         """Row numbers of a split: if there is a target, those with a value of it, unless `every`
         is set; with `data.labels`, only labelled training rows. Rows that the model cannot have
-        are left out, or refused if `every` is set."""
+        are left out, or refused if `every` is set; rows whose log-likelihood is not known are left
+        out unless `every` is set."""
         rows, refused = self.labelled_rows(split), self.dataset.refused
         if refused is not None and every and bool(refused[rows].any()):
             number = int(refused[rows].nonzero()[0, 0]) + 1
@@ -508,7 +607,10 @@ class View:
             )
         if refused is not None:
             rows = rows[~refused[rows]]
-        return rows[self.has_target[rows]] if self.selection.predicted and not every else rows
+        if not every and self.undetermined is not None:
+            rows = rows[~self.undetermined[rows]]
+        sought = self.selection.predicted or self.text is not None
+        return rows[self.has_target[rows]] if sought and not every else rows
 
     def labelled_rows(self, split: str) -> Tensor:
         """Row numbers of a split; with `data.labels`, only labelled training rows."""
@@ -677,7 +779,8 @@ class Split:
         notes: tuple[str, ...] = (),
         numbers: Tensor | None = None,
     ) -> None:
-        self.space, self.augment, self.crop_limits = view.space, augment, crop_limits
+        self.view, self.space = view, view.space
+        self.augment, self.crop_limits = augment, crop_limits
         self.notes = notes  # about rows that were left out
         # (n,): number of each row in the split, from 1; rows that were left out count
         self.numbers = torch.arange(1, len(index) + 1) if numbers is None else numbers
@@ -724,8 +827,18 @@ class Split:
         ]
         return torch.stack(parts, 1) if parts else None
 
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes, held in memory or not."""
+        return sum(part.row_bytes for part in (self.event, *self.given.values()))
+
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))
+
+    @property
+    def implied(self) -> dict[str, Tensor]:
+        """What known cells say about empty ones that they are computed from, (n,) each."""
+        return {name: codes[self.index] for name, codes in self.view.implied.items()}
 
     def repeated_keys(self, times: int, rows: int | None = None) -> dict[str, np.ndarray]:
         """The keys of the first rows, by default of all, each `times` times."""

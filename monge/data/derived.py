@@ -126,15 +126,28 @@ class Lookup(Derived):
         values = torch.tensor([*table, torch.nan], dtype=torch.float64)  # index -1 is unknown
         return values[codes[self.source].double().nan_to_num(-1).round().long().cpu()]
 
-    def fill_source(self, codes: Codes, codec: Codec) -> Tensor:
-        """The source, of this codec, with its empty cells filled in where only one name has the
-        value of this column."""
-        source, value = codes[self.source].clone(), codes[self.name].double()
-        empty = is_empty(source, codec)
+    def fill_source(self, codes: Codes, codecs: Mapping[str, Codec]) -> Tensor:
+        """The source with its empty cells filled in where only one name has the value of this
+        column."""
+        source, value = codes[self.source].clone(), self.implied(codes, codecs)
         for place, code in enumerate(self.codes):
             if code is not None and self.codes.count(code) == 1:
-                source[empty & (value == code)] = place
+                source[value == code] = place
         return source
+
+    def implied(self, codes: Codes, codecs: Mapping[str, Codec]) -> Tensor:
+        """The codes (N,) of this column where it is known and its source is empty, so that it says
+        which names the source may have; NaN elsewhere."""
+        value, source = codes[self.name].double(), codes[self.source]
+        says = is_empty(source, codecs[self.source]) & ~is_empty(value, codecs[self.name])
+        return value.where(says, torch.nan)
+
+    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+        """An empty source may have any name that has the value of this column."""
+        value = self.implied(codes, codecs)
+        possible = [code for code in self.codes if code is not None]
+        known = torch.isin(value, torch.tensor(possible, dtype=value.dtype))
+        return super().broken(codes, codecs, n) & ~known
 
     @property
     def rule(self) -> str:

@@ -1,12 +1,14 @@
-"""Frames of polars, Arrow and other libraries: read as pandas frames, and results given in kind.
+"""Frames and series of other libraries: read as pandas frames, and results given in kind.
 
 Every frame is a pandas frame inside Monge. One of another library is converted column by column
 with narwhals, which needs no Arrow; what a run gives back is converted to the library and types of
-the frame that was passed in.
+the frame that was passed in. A series of sktime (times as the index), darts (`TimeSeries`) or
+GluonTS (a dataset of entries with start and target) becomes a frame with a column of times.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,27 @@ def foreign(what: Any) -> Any:
     return found if isinstance(found, nw.DataFrame | nw.Series) else None
 
 
+LARGE = 2**28
+"""Bytes of files from which the rows of an Arrow dataset are not held in memory."""
+
+
+def files_of(data: Any) -> list[str]:
+    """The files of an Arrow dataset that are too large to be held in memory; none for anything
+    else, nor if its columns are not those of its files."""
+    files = getattr(data, "files", None)
+    if type(data).__module__ != "pyarrow._dataset" or not files:
+        return []
+    pieces = list(data.get_fragments())
+    plain = all(str(piece.partition_expression) in ("true", "True") for piece in pieces)
+    local = all(os.path.isfile(path) for path in files)
+    named = (
+        local
+        and plain
+        and all(piece.physical_schema.names == data.schema.names for piece in pieces[:1])
+    )
+    return list(files) if named and sum(map(os.path.getsize, files)) >= LARGE else []
+
+
 def as_pandas(data: Any) -> Any:
     """A frame of another library (polars, Arrow, ...), alone or in an (x, y) pair, as a pandas
     frame; anything else as it is."""
@@ -51,9 +74,16 @@ def opened(data: Any) -> tuple[Any, Any]:
     """Data with frames of other libraries as pandas frames, and a frame without rows of the
     library and the types of the first: the form of results; None if there is none."""
     if isinstance(data, tuple) and len(data) == 2:
-        (x, form), (y, _) = map(opened, data)
+        (x, form), (y, _) = map(opened_part, data)
         return (x, y), form
+    return opened_part(with_times(data))
+
+
+def opened_part(data: Any) -> tuple[Any, Any]:
+    """`opened` of data that are no pair and no series."""
     if is_frame(data) or type(data).__module__.partition(".")[0] == "pandas":
+        return data, None
+    if files_of(data):
         return data, None
     found = foreign(data)
     if found is None:
@@ -65,6 +95,68 @@ def opened(data: Any) -> tuple[Any, Any]:
         return column(found).rename(found.name or None), found[:0].to_native()
     frame = pd.DataFrame({name: column(found[name]) for name in found.columns})
     return frame, found[:0].to_native()
+
+
+def with_times(data: Any) -> Any:
+    """A series of another library, or with times as its index, as a frame with a column of times;
+    anything else as it is. A frame of several columns whose index are moments, not periods, stays
+    a table, since rows of many tables have a time."""
+    library = type(data).__module__.partition(".")[0]
+    if library == "darts":
+        data = (getattr(data, "to_dataframe", None) or data.pd_dataframe)()
+    elif library == "gluonts" or is_entries(data):
+        data = from_entries(data)
+    if not is_frame(data):
+        return data
+    import pandas as pd
+
+    index, panel = data.index, library in ("darts", "gluonts")
+    if index.nlevels == 2 and isinstance(index.levels[1], pd.DatetimeIndex | pd.PeriodIndex):
+        wide = data.unstack(0).dropna()  # the time that all series cover
+        if data.ndim == 1 or data.shape[1] == 1:
+            names = [str(name) for name in wide.columns.get_level_values(-1)]
+        else:
+            names = [f"{series} {column}" for column, series in wide.columns]
+        wide.columns = pd.Index(names)
+        data, index, panel = wide, wide.index, True
+    series = data.ndim == 1 or panel
+    if not isinstance(index, (pd.DatetimeIndex, pd.PeriodIndex) if series else pd.PeriodIndex):
+        return data
+    frame = data.to_frame(data.name or "value") if isinstance(data, pd.Series) else data
+    name = str(index.name or "time")
+    if name in frame:
+        return data
+    times = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
+    frame = frame.reset_index(drop=True)
+    frame.insert(0, name, times)
+    return frame
+
+
+def is_entries(data: Any) -> bool:
+    """Whether these are the entries of a dataset of GluonTS."""
+    return (
+        isinstance(data, list)
+        and bool(data)
+        and all(isinstance(each, dict) and {"start", "target"} <= set(each) for each in data)
+    )
+
+
+def from_entries(entries: Any) -> pd.DataFrame:
+    """The series of a dataset of GluonTS as columns over the time that all of them cover."""
+    import pandas as pd
+
+    columns = {}
+    for number, entry in enumerate(entries):
+        start, values = entry["start"], np.asarray(entry["target"])
+        if not isinstance(start, pd.Period) or values.ndim != 1:
+            raise DataError(
+                f"expected entries with a start that is a period and a target of one number per "
+                f"step, found {type(start).__name__} and shape {values.shape} in entry {number}; "
+                "give start=pd.Period(TIME, freq)"
+            )
+        times = pd.period_range(start, periods=len(values), freq=start.freq)
+        columns[str(entry.get("item_id", f"series{number + 1}"))] = pd.Series(values, times)
+    return pd.DataFrame(columns).dropna()
 
 
 def converted(data: Any) -> Any:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from .builtin import catalogue
 from .codecs import time_index
 from .codecs.array import Array
 from .codecs.base import Codec
+from .codecs.date import Date
 from .codecs.date import align as align_dates
 from .codecs.date_format import is_date
 from .codecs.scalar import listed
@@ -38,7 +39,6 @@ from .options import Options
 from .packed import PackedTensor, missing_counts, single_columns
 from .readers import (
     arrays,
-    arrow,
     audio,
     folders,
     images,
@@ -48,7 +48,15 @@ from .readers import (
     text,
     text_columns,
 )
-from .readers.base import RawData, ReadFormat, RowLocations, check_kind
+from .readers.base import (
+    ARROW_SUFFIXES,
+    RawData,
+    ReadFormat,
+    RowLocations,
+    check_kind,
+    is_arrow,
+    size_of,
+)
 from .schema import Schema, read_selection, with_missing_marks
 from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
 from .schema_match import encode as encode_matched
@@ -99,22 +107,22 @@ def prepared_place(
 ) -> Path | None:
     """The folder of data that are prepared, or are so large that they are prepared in the cache
     first; None for others."""
-    if isinstance(source, Path) and prepared.is_prepared(source):
+    if isinstance(source, Path) and source.is_dir() and prepared.is_prepared(source):
         if transforms:
             raise UsageError(
                 f"expected {source} without a transform, found +{transforms[0].text}; prepare "
                 "the data with it"
             )
         return source
-    paths = [] if transforms else large_paths(source, options)
-    if not paths:
+    inputs = large_inputs(source, options, transforms)
+    if inputs is None:
         return None
-    place = prepared.cache_place(paths, options, fields)
+    place = prepared.cache_place(inputs, options, fields)
     if not prepared.is_prepared(place):
         try:
-            prepare_files(paths, table_name(source), place, options, fields)
+            prepare_files(inputs, source, place, options, fields, transforms)
         except prepared.NotATable:
-            return None  # a series or text, which is held in memory
+            return None  # a series or sequences, which are held in memory
     return place
 
 
@@ -123,37 +131,56 @@ def announcement(data: Any, settings: Sequence[str] = ()) -> str:
     try:
         options = Options().override(*settings)
         source, transforms = locate(data)
-        paths = [] if transforms else large_paths(source, options)
+        inputs = large_inputs(source, options, transforms)
     except (MongeError, OSError):
         return ""  # opening them says it better
-    if not paths or prepared.is_prepared(prepared.cache_place(paths, options, None)):
+    if inputs is None or prepared.is_prepared(prepared.cache_place(inputs, options, None)):
         return ""
     return (
-        f"{data} has {gigabytes(prepared.size_of(paths))} and is prepared in "
+        f"{data} has {gigabytes(inputs.size)} and is prepared in "
         f"{prepared.cache_root()} first (MONGE_CACHE names another folder)"
     )
 
 
-def large_paths(source: Any, options: Options) -> list[Path]:
-    """The files of a table that is prepared before it is used; none for other data."""
-    many = isinstance(source, tables.TableFiles)
-    files = source.paths if many else [source] if isinstance(source, Path) else []
-    if not all(path.is_file() for path in files) or prepared.size_of(files) < prepared.LARGE:
-        return []
-    return paths_of_table(source, options)
+def large_inputs(
+    source: Any, options: Options, transforms: Sequence[parse.Change]
+) -> prepared.Inputs | None:
+    """The files of data that are prepared before they are used; None for other data."""
+    if not isinstance(source, Path | tables.TableFiles):
+        return None
+    if isinstance(source, Path) and source.is_file() and size_of([source]) < prepared.LARGE:
+        return None
+    inputs = inputs_of(source, options, transforms)
+    return inputs if inputs is not None and inputs.size >= prepared.LARGE else None
 
 
-def paths_of_table(source: Any, options: Options) -> list[Path]:
-    """The files of an input that is a table; none for other data."""
+def inputs_of(
+    source: Any, options: Options, transforms: Sequence[parse.Change]
+) -> prepared.Inputs | None:
+    """The files of an input that can be prepared; None for other data."""
+    changes = tuple(change.text for change in transforms)
     if isinstance(source, tables.TableFiles):
-        return list(source.paths)
-    if not isinstance(source, Path) or not source.is_file() or is_idx(source):
-        return []
+        return None if changes else prepared.Inputs(source.paths, "table", source.name)
+    if not isinstance(source, Path):
+        return None
+    name = folders.name_of(source) if source.is_dir() else tables.stem(source)
     reader = next((reader for reader in READERS if reader.accepts(source, options)), None)
-    return [source] if reader is not None and reader.suffixes == TABLE_SUFFIXES else []
+    kind = None if reader is None else reader.stored
+    if kind == "pictures" and source.is_dir():
+        if any(change.function != "resize" for change in transforms) or len(transforms) > 1:
+            return None
+        return prepared.Inputs(folders.images_of(source), kind, name, changes)
+    if kind is None or transforms:
+        return None
+    if kind == "table" and folders.is_arrow_dataset(source):
+        return prepared.Inputs(folders.files_of_dataset(source), kind, name)
+    paths = folders.texts_of(source, options) if source.is_dir() else [source]
+    return prepared.Inputs(paths, kind, name)
 
 
 def table_name(source: Any) -> str:
+    if isinstance(source, Path) and source.is_dir():
+        return folders.name_of(source)
     return source.name if isinstance(source, tables.TableFiles) else tables.stem(source)
 
 
@@ -170,18 +197,21 @@ def decoded(dataset: Dataset) -> RawData:
 
 
 def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
-    """Write a table of any length, in one file or in several (a list, or a pattern such as
-    big/*.parquet), as a prepared folder of memory-mapped columns, and open it."""
+    """Write data of any size as a prepared folder of memory-mapped files, and open it: a table in
+    one file or in several (a list, or a pattern such as big/*.parquet), text, an array, or a
+    folder of images."""
     out, options = Path(out), Options().override(*settings)
     many = data if isinstance(data, list | tuple) else [data]
     names = [str(name) for name in many]
     found = table_files(" ".join(names), list(map(Path, names))) if len(names) > 1 else None
-    source = found or locate(names[0])[0]
-    paths = paths_of_table(source, options)
-    if not paths:
+    source, transforms = (found, ()) if found else locate(names[0])
+    inputs = inputs_of(source, options, transforms)
+    if inputs is None:
         raise DataError(
             f"expected a table in a file ({', '.join(TABLE_SUFFIXES[:4])} or "
-            f"{', '.join(arrow.SUFFIXES)}) or in several, found {names[0]}; convert it"
+            f"{', '.join(ARROW_SUFFIXES)}) or in several, text, an array ("
+            f"{', '.join(ARRAY_SUFFIXES)}) or a folder of images without a transform but "
+            f"+resize64, found {names[0]}; convert it"
         )
     if out.suffix != prepared.SUFFIX:
         raise UsageError(
@@ -190,24 +220,34 @@ def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
         )
     if out.exists():
         raise UsageError(f"expected a new folder, found {out}; remove it, or choose another")
-    return prepare_files(paths, table_name(source), out, options)
+    return prepare_files(inputs, source, out, options, changes=transforms, whole=True)
 
 
 def prepare_files(
-    paths: Sequence[Path],
-    name: str,
+    inputs: prepared.Inputs,
+    source: Any,
     out: Path,
     options: Options,
     fields: Mapping[str, Any] | None = None,
+    changes: Sequence[parse.Change] = (),
+    whole: bool = False,
 ) -> Dataset:
-    """Write a table of any length as a prepared folder: its cells are read once into columns in
-    files, from which codecs are fitted and rows encoded, one column at a time."""
-    with prepared.writing(paths, out, options, fields) as store:
-        if store is not None:
+    """Write data of any size as a prepared folder. The cells of a table are read once into columns
+    in files, from which codecs are fitted and rows encoded, one column at a time; other readers
+    write their rows to files themselves."""
+    with prepared.writing(inputs, out, options, fields, whole) as store:
+        if store is not None and inputs.kind == "table":
             raw = store.resume()
             if raw is None:
-                raw = store.finish_reading(tables.read_files(paths, name, options, store.cells))
+                name = table_name(source)
+                raw = store.finish_reading(
+                    tables.read_files(inputs.paths, name, options, store.cells)
+                )
             store.write(build(replace(raw, store=store), options, stored=fields))
+        elif store is not None:
+            form = replace(read_format(changes, fields), store=store)
+            raw = replace(read(source, options, form), store=store)
+            store.write(build(raw, options, changes, fields))
     return prepared.read(out, (), fields)
 
 
@@ -242,7 +282,8 @@ def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
     """The input to read (an object, a built-in name, a path or two parallel files), and the
     transforms in its name."""
     if not isinstance(data, str | Path):
-        return data, ()
+        files = frames.files_of(data)
+        return (table_files("the dataset", list(map(Path, files))) if files else data), ()
     if "," in str(data) and (files := parallel_text.sides(str(data))):
         return files, ()
     if paths := catalogue.matching(str(data)):
@@ -255,12 +296,12 @@ def table_files(pattern: str, paths: Sequence[Path]) -> tables.TableFiles:
     """The files of a pattern; all of them must be tables of one kind."""
     for path in paths:
         check_kind(path)
-        kind = arrow.is_arrow(path)
+        kind = is_arrow(path)
         named = path.name.lower().endswith(tuple(TABLE_SUFFIXES))
-        if not path.is_file() or not named or kind != arrow.is_arrow(paths[0]):
+        if not path.is_file() or not named or kind != is_arrow(paths[0]):
             raise DataError(
                 f"{pattern}: expected tables of one kind ({', '.join(TABLE_SUFFIXES[:4])} or "
-                f"{', '.join(arrow.SUFFIXES)}), found {path}; give a narrower pattern"
+                f"{', '.join(ARROW_SUFFIXES)}), found {path}; give a narrower pattern"
             )
     return tables.TableFiles(pattern, tuple(paths))
 
@@ -272,6 +313,7 @@ class DataReader:
     read: Callable[[Any, Options, ReadFormat], RawData]
     recognises: Callable[[Any, Options], bool] = lambda source, options: True
     suffixes: tuple[str, ...] = ()  # of files of this kind
+    stored: Literal["table", "pictures", "text", "arrays"] | None = None  # if it can be prepared
 
     def accepts(self, source: Any, options: Options) -> bool:
         """Whether the input is of this kind; files are recognised by their suffix first."""
@@ -291,7 +333,7 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
     if isinstance(source, Path):
         raise DataError(
             f"expected a table ({', '.join(TABLE_SUFFIXES[:4])} or their .gz, "
-            f"{', '.join(arrow.SUFFIXES)}), an array "
+            f"{', '.join(ARROW_SUFFIXES)}), an array "
             f"({', '.join(ARRAY_SUFFIXES)}), idx, images or {audio.SUFFIX}, found {source}; "
             "convert it"
         )
@@ -302,7 +344,7 @@ def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawDa
 
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
-TABLE_SUFFIXES = (*TEXT_SUFFIXES, *arrow.SUFFIXES)
+TABLE_SUFFIXES = (*TEXT_SUFFIXES, *ARROW_SUFFIXES)
 ARRAY_SUFFIXES = (".npy", ".npz")
 IDX_NAME = re.compile(r".*[-.]idx.*")
 """train-images-idx3-ubyte.gz, mine.idx and the like."""
@@ -372,8 +414,9 @@ def read_table_folder(source: Path, options: Options, form: ReadFormat) -> RawDa
 
 TABLE_READERS = (
     DataReader(
-        lambda source, options, form: arrays.read_file(source),
+        lambda source, options, form: arrays.read_file(source, form),
         suffixes=ARRAY_SUFFIXES,
+        stored="arrays",
     ),
     DataReader(
         lambda source, options, form: images.read_idx([source], tables.stem(source)),
@@ -382,6 +425,7 @@ TABLE_READERS = (
     DataReader(
         lambda source, options, form: tables.read_file(source, options),
         suffixes=TABLE_SUFFIXES,
+        stored="table",
     ),
 )
 """Readers of files with a table, an array or idx; several in a folder are one split each."""
@@ -394,7 +438,7 @@ READERS = (
     ),
     # files
     DataReader(
-        lambda source, options, form: images.read_images([source], source.parent, form.side),
+        lambda source, options, form: images.read_images([source], source.parent, form),
         suffixes=images.SUFFIXES,
     ),
     DataReader(
@@ -405,11 +449,12 @@ READERS = (
         suffixes=(audio.SUFFIX,),
     ),
     DataReader(
-        lambda source, options, form: text.read(
+        lambda source, options, form: folders.read_text_files(
             {source: None}, tables.stem(source), options, form
         ),
         lambda source, options: text.is_text(source, options),
         suffixes=text.SUFFIXES,
+        stored="text",
     ),
     DataReader(
         lambda source, options, form: parallel_text.read_columns(
@@ -440,6 +485,7 @@ READERS = (
     DataReader(
         lambda source, options, form: folders.read_images(source, form),
         lambda source, options: is_folder(source) and folders.has_images(source),
+        stored="pictures",
     ),
     DataReader(
         lambda source, options, form: folders.read_sounds(source, options, form),
@@ -452,6 +498,18 @@ READERS = (
     DataReader(
         lambda source, options, form: folders.read_texts(source, options, form),
         lambda source, options: is_folder(source) and folders.has_texts(source, options),
+        stored="text",
+    ),
+    DataReader(
+        lambda source, options, form: tables.read_files(
+            folders.files_of_dataset(source), folders.name_of(source), options
+        ),
+        lambda source, options: is_folder(source) and folders.is_arrow_dataset(source),
+        stored="table",
+    ),
+    DataReader(
+        lambda source, options, form: folders.read_arrow_datasets(source, options),
+        lambda source, options: is_folder(source) and folders.has_arrow_datasets(source),
     ),
     DataReader(read_table_folder, lambda source, options: is_folder(source)),
     # Python objects
@@ -496,14 +554,14 @@ def build(
     split are refused, unless `whole` is set or the schema of a run is given."""
     selection = None if stored is None else read_selection(stored)
     schema = None if selection is None else selection.schema
-    raw, store = choose_columns(raw, options), raw.store
+    raw, store, is_table = choose_columns(raw, options), raw.store, raw.table
     if may_be_series(raw, options, schema):
         raw = series.windows(raw, options, schema)
     if schema is None and (options.group or options.time or options.weight):
         raw = separate_weight(assign_splits(raw, options), options)
     if may_have_text(raw, options, schema):
         raw = text_columns.read(raw, options, schema)
-    if store is not None:
+    if store is not None and is_table:
         store.check_table(raw)
     keys = find_keys(raw, options) if schema is None else schema.row_keys
     if keys:
@@ -603,7 +661,12 @@ def separate_weight(raw: RawData, options: Options) -> RawData:
             f"{cells[row]!s} ({max(len(wrong), 1)} such cells); fix them"
         )
     without = tables.without(raw, [name])
-    return replace(without, row_keys={**raw.row_keys, name: cells.astype(np.float32)})
+    note = f"rows count by {name} in training and in the held-out value, and alike elsewhere"
+    return replace(
+        without,
+        row_keys={**raw.row_keys, name: cells.astype(np.float32)},
+        notes=(*raw.notes, note),
+    )
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
@@ -627,6 +690,8 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
         return True
     if schema is not None:
         return any(isinstance(field.codec, Text) for field in schema.fields)
+    if any(text_columns.is_named_text(raw, name) for name in raw.values):
+        return True
     return len(raw) > text_columns.FEWEST and any(
         name not in raw.codecs and column.dtype.kind in "OTU"
         for name, column in raw.values.items()
@@ -641,7 +706,8 @@ def encode(
     if raw.store is None:
         values = dict(values)
     codecs = fit_codecs(raw, values, options, schema)
-    if schema is None and finds_support(raw, options):
+    has_dates = any(isinstance(codec, Date) for codec in codecs.values())
+    if schema is None and has_dates and finds_support(raw, options):
         codecs = align_dates(codecs, values)
     if raw.store is not None:
         tensors = raw.store.encode(raw, codecs, values)
@@ -649,7 +715,7 @@ def encode(
         tensors = {
             name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()
         }
-    for change in changes:
+    for change in changes if raw.store is None else ():  # pictures are resized when read
         parse.apply(change, codecs, tensors, raw.name)
     return codecs, tensors if schema is None else encode_matched(raw, schema, codecs, tensors)
 

@@ -12,8 +12,10 @@ from torch import Tensor
 
 LOWEST = {torch.uint8: 0, torch.int16: -(2**15)}
 """The types whose values are counted, with the smallest value of each."""
-PIECE = 2**22
+PIECE = 2**20
 """Numbers processed at once."""
+FEW_CODES = 2**16
+"""Codes of names up to which each is counted in a place of its own."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,26 @@ def is_missing(x: Tensor) -> Tensor | None:
     return x < 0 if x.dtype == torch.int64 else None
 
 
+def marks_missing(x: Any) -> bool:
+    """Whether entries of this type can be missing."""
+    return x.is_floating_point() or x.dtype == torch.int64
+
+
 def missing_counts(rows: PackedTensor) -> Tensor | None:
     """Number of missing cells of each row, (N,); None for a type without missing values."""
-    mask = is_missing(rows.flat if isinstance(rows, Ragged) else rows)
-    if mask is None:
+    if not marks_missing(rows.flat if isinstance(rows, Ragged) else rows):
         return None
     if isinstance(rows, Tensor):
-        return mask.reshape(len(mask), -1).sum(1)
-    each = mask.reshape(len(mask), -1).sum(1)
+        return torch.cat([count_missing(part) for part in some_rows(rows)])
+    each = count_missing(rows.flat)
     total = torch.cat([torch.zeros(1, dtype=torch.long), each.cumsum(0)])
     return total[rows.start + rows.length] - total[rows.start]
+
+
+def count_missing(x: Tensor) -> Tensor:
+    mask = is_missing(x)
+    assert mask is not None, "asked before"
+    return mask.reshape(len(mask), -1).sum(1)
 
 
 def has_missing(rows: PackedTensor) -> bool:
@@ -101,8 +113,42 @@ def has_missing(rows: PackedTensor) -> bool:
     if isinstance(rows, Ragged):
         found = missing_counts(rows)
         return found is not None and bool(found.any())
-    parts = rows.split(PIECE) if len(rows) else ()
-    return any(mask is not None and bool(mask.any()) for mask in map(is_missing, parts))
+    return marks_missing(rows) and any(
+        mask is not None and bool(mask.any()) for mask in map(is_missing, some_rows(rows))
+    )
+
+
+def some_rows(x: Any) -> Iterator[Tensor]:
+    """The rows of a tensor (N, *row), or of what stands for one, some at a time."""
+    size = max(1, PIECE // max(math.prod(x.shape[1:]), 1))
+    return iter(x.split(size)) if len(x) else iter([x[:0]])
+
+
+class Chosen:
+    """Some rows of a field (N, *row), which are taken only when they are used: what was read of a
+    file does not stay in memory."""
+
+    def __init__(self, fields: Mapping[str, Any], name: str, index: Tensor) -> None:
+        self.fields, self.name, self.index = fields, name, index
+        rows = fields[name]
+        self.dtype, self.shape = rows.dtype, (len(index), *rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        for part in self.index.split(size):
+            yield self.fields[self.name].index_select(0, part)
+
+    def __getitem__(self, which: Any) -> Tensor:
+        """One column, [:, i], or the first rows."""
+        if isinstance(which, slice):
+            return self.fields[self.name].index_select(0, self.index[which])
+        rows, column = which
+        return self.fields[self.name][:, column][self.index[rows]]
 
 
 class Picked(Mapping[str, Any]):
@@ -151,42 +197,83 @@ class Statistics(Moments):
     missing: bool
 
 
-def statistics(x: Tensor, groups: int) -> Statistics:
-    """Statistics of rows x (N, groups * anything); NaN counts as missing."""
-    parts = [group.flatten() for group in x.reshape(len(x), groups, -1).unbind(1)]
-    found = [of_levels(part) if x.dtype in LOWEST else of_numbers(part) for part in parts]
-    mean, scale, low, high = (tuple(column) for column in zip(*found, strict=True))
-    return Statistics(
-        mean=mean,
-        scale=scale,
-        low=low,
-        high=high,
-        rows=len(x),
-        missing=x.is_floating_point() and bool(x.isnan().any()),
+def statistics(x: Any, groups: int) -> Statistics:
+    """Statistics of rows x (N, groups * anything), a tensor or what stands for one; NaN counts as
+    missing."""
+    found: list[Any] = [
+        LevelMoments(x.dtype) if x.dtype in LOWEST else NumberMoments() for _ in range(groups)
+    ]
+    missing = False
+    for rows in some_rows(x):
+        missing |= rows.is_floating_point() and bool(rows.isnan().any())
+        parts = rows.reshape(len(rows), groups, -1).unbind(1) if len(rows) else ()
+        for each, part in zip(found, parts, strict=False):
+            each.add(part.flatten())
+    mean, scale, low, high = (
+        tuple(column) for column in zip(*(each.moments for each in found), strict=True)
     )
+    return Statistics(mean=mean, scale=scale, low=low, high=high, rows=len(x), missing=missing)
 
 
-def of_numbers(x: Tensor) -> tuple[float, ...]:
-    """mean, scale, low, high; those of zeros if all are missing. Of a long column the moments of
-    its pieces are joined (Chan, Golub and LeVeque 1979)."""
-    count, mean, variance, low, high = 0, 0.0, 0.0, math.inf, -math.inf
-    for part in x.split(PIECE):
-        seen = part[~part.isnan()].double()
+class NumberMoments:
+    """Mean, scale, low and high of numbers that are added some at a time, whose moments are joined
+    (Chan, Golub and LeVeque 1979); those of zeros if all are missing."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.variance = 0, 0.0, 0.0
+        self.low, self.high = math.inf, -math.inf
+
+    def add(self, x: Tensor) -> None:
+        empty = x.isnan()
+        seen = (x[~empty] if bool(empty.any()) else x).double()
         if not len(seen):
-            continue
-        share, (least, most) = len(seen) / (count + len(seen)), seen.aminmax()
-        apart, within = float(seen.mean()) - mean, float(seen.var(correction=0))
-        variance += share * (within - variance) + share * (1 - share) * apart**2
-        mean += share * apart
-        count, low, high = count + len(seen), min(low, float(least)), max(high, float(most))
-    if not count:
-        return 0.0, 1.0, 0.0, 0.0
-    return mean, variance**0.5 if low < high else 1.0, low, high
+            return
+        share, (least, most) = len(seen) / (self.count + len(seen)), seen.aminmax()
+        apart, within = float(seen.mean()) - self.mean, float(seen.var(correction=0))
+        self.variance += share * (within - self.variance) + share * (1 - share) * apart**2
+        self.mean += share * apart
+        self.count += len(seen)
+        self.low, self.high = min(self.low, float(least)), max(self.high, float(most))
+
+    @property
+    def moments(self) -> tuple[float, ...]:
+        if not self.count:
+            return 0.0, 1.0, 0.0, 0.0
+        scale = self.variance**0.5 if self.low < self.high else 1.0
+        return self.mean, scale, self.low, self.high
+
+
+class LevelMoments:
+    """The same of integers of 8 or 16 bits, from the counts of the values."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.lowest = LOWEST[dtype]
+        self.count = torch.zeros(256 if dtype == torch.uint8 else 65536, dtype=torch.long)
+
+    def add(self, x: Tensor) -> None:
+        self.count += torch.bincount(x.int() - self.lowest, minlength=len(self.count))
+
+    @property
+    def moments(self) -> tuple[float, ...]:
+        count = self.count.double()
+        levels = torch.arange(len(count)).double() + self.lowest
+        mean = (count @ levels) / count.sum()
+        scale = ((count @ (levels - mean) ** 2) / count.sum()).sqrt()
+        seen = levels[count > 0]
+        return float(mean), float(scale) or 1.0, float(seen[0]), float(seen[-1])
 
 
 def levels(column: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
     """The different values of a column (N,), sorted, as float64, and how often each occurs; a
     missing number counts as infinity. None if there are more than `most`."""
+    if column.dtype == torch.int64 and len(column):
+        low, high = (int(end) for end in column.aminmax())
+        if high - low < FEW_CODES:  # codes of names
+            every = torch.zeros(high - low + 1, dtype=torch.long)
+            for part in column.split(PIECE):
+                every += (part - low).bincount(minlength=len(every))
+            found = every.nonzero()[:, 0]
+            return None if len(found) > most else ((found + low).double(), every[found])
     values, counts = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.long)
     for part in column.split(PIECE):
         found, count = as_ranks(part).unique(return_counts=True)
@@ -203,16 +290,3 @@ def as_ranks(column: Tensor) -> Tensor:
     """Codes as float64 whose order and equality is that of the cells; a missing number is the
     largest."""
     return column.double().nan_to_num(torch.inf)
-
-
-def of_levels(x: Tensor) -> tuple[float, ...]:
-    """The same for integers of 8 or 16 bits, from the counts of the values."""
-    low, size = LOWEST[x.dtype], 256 if x.dtype == torch.uint8 else 65536
-    parts = x.split(PIECE) if len(x) else [x]
-    count = torch.stack([torch.bincount(part.int() - low, minlength=size) for part in parts])
-    count = count.sum(0).double()
-    levels = torch.arange(size).double() + low
-    mean = (count @ levels) / count.sum()
-    scale = ((count @ (levels - mean) ** 2) / count.sum()).sqrt()
-    seen = levels[count > 0]
-    return float(mean), float(scale) or 1.0, float(seen[0]), float(seen[-1])

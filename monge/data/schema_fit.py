@@ -17,6 +17,7 @@ from torch import Tensor
 from ..core.errors import UsageError
 from ..core.space import Space
 from . import constraints, row_keys
+from .codecs.array import Array
 from .codecs.base import Codec
 from .codecs.date import Date
 from .codecs.scalar import Offset
@@ -32,7 +33,7 @@ from .derived import (
     refuse_broken_rows,
 )
 from .options import Options
-from .packed import PIECE, PackedTensor, Picked, levels, single_columns
+from .packed import PIECE, Chosen, PackedTensor, Picked, levels, single_columns
 from .readers.base import RawData
 from .schema import Field, Schema, mark_missing
 
@@ -69,7 +70,10 @@ def fit_schema(
     made = construct(comparisons, columns, codecs) if comparisons else Construction()
     fields = []
     for field, codec in codecs.items():
-        space, column = codec.measure(tensors[field][train], field), tensors[field]
+        column = tensors[field]
+        space = codec.measure(
+            Chosen(tensors, field, train) if isinstance(codec, Array) else column[train], field
+        )
         if finds_support(raw, options) and is_number(space) and isinstance(column, Tensor):
             bounds = made.bounds.get(field, (None, None))
             has_zero = not isinstance(codec, Date | Offset)
@@ -187,7 +191,8 @@ def find_support(
 ) -> Space:
     """The space of a column of numbers x (N,), NaN where a cell is empty. `bounds` replace natural
     ones, which exist only if `has_zero`: the code 0 stands for the number 0."""
-    seen = x[~x.isnan()]
+    empty = x.isnan()
+    seen = x[~empty] if bool(empty.any()) else x
     if not len(seen):
         return space
     natural = natural_bounds(seen, space.scale[0]) if has_zero else (None, None)

@@ -22,11 +22,13 @@ from .codecs.array import Array
 from .codecs.base import Codec, Locator
 from .codecs.scalar import Binary, Categorical, distinct, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
+from .codecs.tokens import Text
 from .derived import Lookup, cell, in_numbers, refuse_broken_rows
-from .packed import PackedTensor, single_columns
+from .packed import PackedTensor, Ragged, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
 from .readers.base import RawData
+from .readers.stored import StoredSteps
 from .schema import Schema, Selection
 
 
@@ -48,13 +50,15 @@ def match(raw: RawData, selection: Selection) -> RawData:
             f"{listed(raw.values)}"
         )
     extra = [name for name in raw.values if name not in known]
-    notes = (f"{listed(extra)} is not used by the run and was left out",) if extra else ()
+    are, were = ("is", "was") if len(extra) == 1 else ("are", "were")
+    notes = (f"{listed(extra)} {are} not used by the run and {were} left out",) if extra else ()
     values = {name: raw.values[name] for name in known if name in raw.values}
     values |= {
         field.name: pack(list(values[field.name]))
         for field in schema.fields
         if isinstance(field.codec, SequenceCodec)
         and field.name in values
+        and not isinstance(values[field.name], StoredSteps)
         and not is_uneven(values[field.name])
     }
     return replace(raw, values=values, notes=raw.notes + notes)
@@ -195,7 +199,11 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor
     if other.sampled and not (wanted.sampled and wanted.size == other.size):
         x = other.sample_bits(x, torch.arange(len(x)), False).byte()
         other = replace(other, kind="binary", sampled=False, size=0)
-    if other.sampled:
+    if other.sampled or (wanted.kind, wanted.size, wanted.sampled) == (
+        other.kind,
+        other.size,
+        False,
+    ):
         return x
     if wanted.kind == "binary" and other.kind == "levels" and int(x.max()) > 1:
         raise DataError(
@@ -222,8 +230,11 @@ def spell(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def absent(codec: Codec, n: int, name: str) -> Tensor:
-    """A field of which every value is missing."""
+def absent(codec: Codec, n: int, name: str) -> PackedTensor:
+    """A field of which every value is missing; a missing text has no symbols, not even its end."""
+    if isinstance(codec, Text) and codec.ends:
+        none = torch.zeros(n, dtype=torch.long)
+        return Ragged(torch.zeros(1, dtype=torch.long), none, none)
     if isinstance(codec, SequenceCodec):
         raise DataError(f"the rows lack {name}, and a sequence cannot be predicted; add it")
     if isinstance(codec, Categorical):
@@ -259,10 +270,10 @@ def fill_sources(
     if not lookups:
         return tensors
     found, codes = dict(tensors), dict(single_columns(tensors))
+    codecs = {field.name: field.codec for field in selection.schema.fields}
     for each in reversed(lookups):
         if {each.name, each.source} <= {*codes} & {*raw.values}:
-            codec = selection.schema.field(each.source).codec
-            found[each.source] = codes[each.source] = each.fill_source(codes, codec)
+            found[each.source] = codes[each.source] = each.fill_source(codes, codecs)
     return found
 
 

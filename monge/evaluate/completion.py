@@ -2,8 +2,9 @@ r"""Completion of tables: hide known cells of held-out rows, fill them in and co
 
 A share of the known cells is hidden at random, and each row is completed several times. Numbers:
 the absolute error of the median of the draws, in standard deviations of the training rows, and
-the coverage of the central 80 % interval. Its ends are the 5th and the 45th of 49 draws, so the
-expected coverage of the true conditional distribution is exactly 40 / 50. Names: the accuracy of
+the coverage of the central 80 % interval, whose ends are the 5th and the 45th of 49 draws. Ties
+of the true value with draws are broken at random, so the expected coverage of the true
+conditional distribution is exactly 40 / 50 for whole numbers and atoms too. Names: the accuracy of
 the most frequent draw. All columns together: the energy distance of completed from true rows; a
 row shares its known cells with its completions, so only pairs of different rows are compared.
 Cells of one row depend on one another, so errors are over rows.
@@ -151,10 +152,11 @@ def completion_scores(filled: Filled, space: Space) -> dict[str, Metric]:
     """The metrics of one share of hidden cells."""
     names = torch.tensor([part.kind in NAMES for part in space.parts])
     number, name = filled.hidden & ~names, filled.hidden & names
-    truth, draws = filled.truth.double(), filled.draws.double().sort(1).values
-    middle, low, high = (draws[:, place] for place in (DRAWS // 2, TAIL - 1, DRAWS - TAIL))
+    truth, draws = filled.truth.double(), filled.draws.double()
+    middle = draws.sort(1).values[:, DRAWS // 2]
     scale = torch.tensor([part.scale[0] for part in space.parts], dtype=torch.float64)
-    inside = (low <= truth) & (truth <= high)
+    rank = random_rank(truth, draws)
+    inside = (rank >= TAIL) & (rank <= DRAWS - TAIL)
     right = draws.mode(1).values == truth
     found = {}
     if number.any():
@@ -166,6 +168,14 @@ def completion_scores(filled: Filled, space: Space) -> dict[str, Metric]:
     if filled.hidden.any():
         found["energy_distance"] = paired_energy(filled.points, filled.true_points)
     return found
+
+
+def random_rank(truth: Tensor, draws: Tensor) -> Tensor:
+    """How many of the draws (n, K, D) are below the true values (n, D), ties broken at random:
+    uniform on 0, ..., K if all are of one distribution, continuous or not."""
+    below, same = (draws < truth[:, None]).sum(1), (draws == truth[:, None]).sum(1)
+    u = torch.rand(truth.shape, generator=make_generator(0), dtype=torch.float64)
+    return below + (u * (same + 1)).floor()
 
 
 def mean_over_rows(

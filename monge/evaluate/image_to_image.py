@@ -1,4 +1,5 @@
-"""Metrics of super-resolution (PSNR, SSIM) and of image translation (L1, with two baselines)."""
+"""Metrics of super-resolution (PSNR, SSIM) and of image translation (L1 and SSIM, with two
+baselines, and how well a classifier distinguishes patches)."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from ..core.batch import Batch
 from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import make_generator
+from .c2st import MIN_TEST_ROWS, c2st
 
 ROWS, SAMPLES_PER_ROW = 256, 4
 """Rows that are enlarged, and samples of each."""
 WINDOW = 7
 """Side of the window of SSIM in pixels."""
+PATCH = 8
+"""Side of the patches that a classifier compares, in pixels, or the whole of a smaller image."""
 
 
 @torch.no_grad()
@@ -39,11 +43,15 @@ def enlargements(model: Model, batch: Batch, seed: int = 0) -> dict[str, Metric]
     similarities = torch.stack([similarity(x, batch.x, span) for x in samples]).mean(0)
     small = torch.stack([model.shrink(x) for x in samples])
     missed = (small - batch.given[model.source].x).abs().flatten(2).mean((0, 2)) / span
+    found = {"low_resolution_error": score(missed, "of range")}
+    if math.isinf(model.slack):  # pairs of another kind than means: those of real images beside
+        truth = (model.shrink(batch.x) - batch.given[model.source].x).abs().flatten(1).mean(1)
+        found["low_resolution_error_of_real_rows"] = score(truth / span, "of range")
     varied = samples.std(0).flatten(1).mean(1) / span
     return {
         "psnr": score(psnr, "dB"),
         "ssim": score(similarities, "of 1"),
-        "low_resolution_error": score(missed, "of range"),
+        **found,
         "sample_spread": score(varied, "of range"),
     }
 
@@ -85,9 +93,10 @@ def is_translation(model: Model) -> bool:
     )
 
 
-def translation_metrics(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
-    """Mean absolute error per pixel, in units of the data: of samples, of the source in place of
-    the target, and of the mean training image."""
+def translation_metrics(x: Tensor, rows: Batch, train: Batch, seed: int = 0) -> dict[str, Metric]:
+    """Mean absolute error per pixel, in units of the data, and structural similarity: of samples,
+    of the source in place of the target, and of the mean training image; and the accuracy with
+    which a classifier distinguishes patches of samples from those of targets, 1/2 if it cannot."""
     (source,) = rows.given.values()
     guess = (
         source.x
@@ -95,10 +104,33 @@ def translation_metrics(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metri
         else source.x.mean(1, keepdim=True).expand_as(rows.x)
     )
     mean = train.x.mean(0, keepdim=True).expand_as(rows.x)
-    known = {"l1": x, "l1_of_source": guess, "l1_of_mean": mean}
-    return {
-        name: pixel_error((each - rows.x).abs().flatten(1).mean(1)) for name, each in known.items()
+    known = {"": x, "_of_source": guess, "_of_mean": mean}
+    span = float(rows.x.max() - rows.x.min()) or 1.0
+    found = {
+        f"l1{name}": pixel_error((each - rows.x).abs().flatten(1).mean(1))
+        for name, each in known.items()
     }
+    found |= {
+        f"ssim{name}": score(similarity(each, rows.x, span), "of 1")
+        for name, each in known.items()
+    }
+    if len(rows) >= MIN_TEST_ROWS:
+        fake, real = (patches(source.x, each, seed + k) for k, each in enumerate((x, rows.x)))
+        found["patch_c2st"] = c2st(fake, real, seed)
+    return found
+
+
+def patches(source: Tensor, target: Tensor, seed: int) -> Tensor:
+    """One patch of each pair of images (B, C, H, W), source and target side by side, at a random
+    place, (B, F): patches of one image are not independent, those of different ones are."""
+    pair = torch.cat([source.double(), target.double()], 1)
+    side = min(PATCH, *pair.shape[2:])
+    windows = pair.unfold(2, side, 1).unfold(3, side, 1)  # (B, C, h, w, side, side)
+    rows, columns = (
+        torch.randint(count, (len(pair),), generator=make_generator(seed + k))
+        for k, count in enumerate(windows.shape[2:4])
+    )
+    return windows[torch.arange(len(pair)), :, rows, columns].flatten(1)
 
 
 def pixel_error(error: Tensor) -> Metric:  # (B,)

@@ -13,7 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.abilities import CanSample, HasLikelihood, Likelihood, LikelihoodKind
+from ..core.abilities import (
+    CanSample,
+    HasCritic,
+    HasDiscriminator,
+    HasLikelihood,
+    Likelihood,
+    LikelihoodKind,
+)
 from ..core.batch import Batch
 from ..core.config import Config
 from ..core.metric import Metric
@@ -109,6 +116,13 @@ class RowLikelihoods:
         labels = self.numbers if self.index is None else self.index
         return pd.Series(self.value, labels, name="log_likelihood")
 
+    def weighted_mean(self, weight: NDArray[np.float64]) -> Metric:
+        """The mean over rows that count by these weights (N,), with its error."""
+        share = weight / weight.sum()
+        mean = float(share @ self.value)
+        error = math.sqrt(float(np.square(share) @ np.square(self.value - mean)))
+        return Metric(mean, self.kind, error if len(self.value) > 1 else math.nan)
+
     @property
     def mean(self) -> Metric:
         """The mean over rows; its error is that of the mean, Monte-Carlo noise included."""
@@ -202,10 +216,24 @@ class HeldOutScorer:
         )
         spread = torch.linspace(0, len(rows) - 1, most).long()
         self.batches = [rows.batch(index) for index in spread.split(CHUNK)]
+        weights = [batch.weight for batch in self.batches if batch.weight is not None]
+        weight = torch.cat(weights).double().numpy() if weights else None
+        self.weight = None if weight is None or not weight.any() else weight
 
     def __call__(self) -> Metric:
         if isinstance(self.model, HasLikelihood):
-            return row_likelihoods(self.model, iter(self.batches), self.model.space.dims).mean
+            found = row_likelihoods(self.model, iter(self.batches), self.model.space.dims)
+            return found.mean if self.weight is None else found.weighted_mean(self.weight)
         if isinstance(self.model, CanSample):
             return distance(self.model, self.model.space, self.batches[0])
         return objective(self.model, self.batches)
+
+    def critic_distance(self) -> float:
+        """The distance of the rows and as many samples by the model's own critic or
+        discriminator, with the same noise at every call."""
+        assert isinstance(self.model, HasCritic | HasDiscriminator), "expected a critic"
+        self.model.eval()
+        batch = self.batches[0].to(device_of(self.model))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return float(self.model.estimate_distance(batch))

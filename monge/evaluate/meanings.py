@@ -12,6 +12,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "above 0 means over-fitting",
         "kl": "divergence from the known density of the data, or the KL term of a bound; lower is "
         "better",
+        "fisher_divergence": "half the mean squared error of the gradient of the log-density, "
+        "where that is known; 0 if equal",
         "held_out_loss": "the training loss on the rows evaluated; it compares settings of one "
         "model only",
     },
@@ -33,6 +35,11 @@ MEANINGS: dict[str, dict[str, str]] = {
         "one another",
         "frechet_distance": "distance of the means and covariances of network features",
         "kernel_distance": "kernel distance of network features, unbiased for few rows",
+        "l1": "mean absolute error per pixel of translated images; lower is better, and compare "
+        "those of the source and of the mean image",
+        "ssim": "structural similarity of images, 1 if equal",
+        "patch_c2st": "accuracy of a network that distinguishes patches of translations from "
+        "those of targets, each beside its source; 0.5 if it cannot",
         "sharpness": "variance of the Laplacian of sampled images over that of real ones; below 1 "
         "means blur, above 1 noise",
     },
@@ -101,6 +108,23 @@ MEANINGS: dict[str, dict[str, str]] = {
         "mae": "mean absolute error of the predicted mean",
         "coverage_0.9": "share of targets inside the central 90 % interval",
         "interval_width": "mean width of that interval",
+    },
+    "text": {
+        "perplexity": "exponential of minus the mean log-likelihood of a token; lower is better",
+        "nats_per_token": "minus the mean log-likelihood of a token",
+        "bits_per_character": "minus the log-likelihood in bits per character, comparable between "
+        "tokens; lower is better",
+        "bleu": "shared runs of up to four words with the reference, in per cent (sacrebleu); "
+        "higher is better",
+        "chrf": "F-score of shared runs of up to six characters with the reference, in per cent; "
+        "higher is better",
+        "rouge_1": "F-score of the words shared with the reference, in per cent; higher is better",
+        "rouge_2": "F-score of the pairs of neighbouring words shared with the reference, in per "
+        "cent",
+        "rouge_l": "F-score of the longest common subsequence of words with the reference, in per "
+        "cent",
+        "word_error_rate": "words to change, add or remove per word of the reference, in per "
+        "cent; lower is better",
     },
     "cost": {
         "parameters": "numbers that training can change",

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.abilities import CanEnlarge, CanSample, Finding, HasLikelihood, HasTerms
+from ..core.abilities import CanEnlarge, CanSample, Finding, HasLikelihood, HasScore, HasTerms
 from ..core.batch import Batch
+from ..core.gaussian_modes import GaussianModes
 from ..core.metric import Metric
 from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
+from ..prob.divergence import fisher_divergence
 from .bounds import amortisation
 from .c2st import MIN_TEST_ROWS
 from .completion import completes_tables, completion_metrics, refusal
@@ -136,6 +138,8 @@ def likelihoods(
         found["rows_scored_per_second"] = Metric(speed, "estimate", 0.0, "1/s")
         if known.density and not model.space.given:
             found["kl"] = kl(known.density, rows, every)
+    if isinstance(known.density, GaussianModes) and isinstance(model, HasScore):
+        found["fisher_divergence"] = score_error(known.density, model, rows)
     if isinstance(model, HasTerms):
         found |= bound_terms(model, rows, seed)
     return found | amortisation(model, rows, seed) | out_of_bag(model, chunks(others))
@@ -147,6 +151,18 @@ def kl(density: Density, rows: HeldOutRows, every: RowLikelihoods) -> Metric:
     truth = torch.cat([density(batch.x.double()) for batch in chunks(rows)])
     gap = truth - torch.from_numpy(every.value)
     return Metric(float(gap.mean()), "distance", float(gap.std()) / len(gap) ** 0.5)
+
+
+def score_error(density: GaussianModes, model: HasScore, rows: HeldOutRows) -> Metric:
+    """E_p |score - grad log p|^2 / 2 over held-out rows: explicit score matching."""
+
+    def score(x: Tensor) -> Tensor:
+        return model.score(x.float()).double()
+
+    with torch.no_grad():
+        every = [fisher_divergence(score, density, batch.x.double()) for batch in chunks(rows)]
+    found = torch.cat(every)
+    return Metric(float(found.mean()), "distance", float(found.std()) / len(found) ** 0.5)
 
 
 def bound_terms(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metric]:

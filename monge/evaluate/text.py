@@ -1,4 +1,4 @@
-r"""Metrics of text against references: BLEU, chrF, ROUGE-L and the word error rate.
+r"""Metrics of text against references: BLEU, chrF, ROUGE and the word error rate.
 
 BLEU (Papineni et al. 2002) is $b \exp(\frac14 \sum_{n \le 4} \log p_n)$ over a corpus, with p_n
 the share of n-grams that occur in the references and b = min(1, e^{1 - r/c}) for references of r
@@ -21,6 +21,8 @@ from ..core.metric import Metric, MetricKind
 
 ORDER, LETTERS, RECALL = 4, 6, 2
 """Longest n-grams of words and of characters, and the weight of recall in chrF."""
+WORD = re.compile(r"[^\W_]+")
+"""A word of ROUGE: letters and digits of any script."""
 RESAMPLED = 200
 """Bootstrap resamples of sentences for the standard error of a score."""
 ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
@@ -118,15 +120,18 @@ def corpus(counts: np.ndarray, score: Callable[[np.ndarray], float]) -> Metric:
     return Metric(score(counts.sum(0)), "estimate", float(spread), "%")
 
 
-def rouge(candidates: Sequence[str], references: Sequence[str]) -> Metric:
-    """ROUGE-L (Lin 2004): the F-score of the longest common subsequence of words, mean over
-    sentences, in per cent."""
-    found = []
+def rouge(candidates: Sequence[str], references: Sequence[str]) -> dict[str, Metric]:
+    """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): the F-scores of shared words, of shared pairs of
+    words, and of the longest common subsequence of words, mean over sentences, in per cent."""
+    found: dict[str, list[float]] = {"rouge_1": [], "rouge_2": [], "rouge_l": []}
     for own, true in pairs(candidates, references):
-        mine, theirs = own.lower().split(), true.lower().split()
+        mine, theirs = (WORD.findall(text.lower()) for text in (own, true))
+        for order in (1, 2):
+            a, b = grams(mine, order), grams(theirs, order)
+            found[f"rouge_{order}"].append(200 * (a & b).total() / max(a.total() + b.total(), 1))
         shared = common(mine, theirs)
-        found.append(200 * shared / max(len(mine) + len(theirs), 1))
-    return mean(found, "estimate")
+        found["rouge_l"].append(200 * shared / max(len(mine) + len(theirs), 1))
+    return {name: mean(values, "estimate") for name, values in found.items()}
 
 
 def common(a: Sequence[str], b: Sequence[str]) -> int:

@@ -8,7 +8,10 @@ at least as large.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +21,8 @@ from ..core.metric import Metric
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..prob import divergence
-from ..solve.transport.exact import bures, sliced
+from ..solve.transport.exact import bures, exact, sliced
+from ..solve.transport.ground_cost import squared
 from ..solve.transport.sinkhorn import Plan, sinkhorn
 from .c2st import c2st
 from .energy_distance import energy
@@ -35,6 +39,10 @@ EPSILON = 0.05
 """Entropy of plans, in units of the mean cost."""
 BANDWIDTHS = (0.1, 0.3, 1.0)
 """Standard deviations of the smoothing whose KL divergences are compared."""
+
+SMOOTHED = ("reverse_kl", "jeffreys", "jensen_shannon", "total_variation")
+"""Other divergences of densities that are compared, at one bandwidth."""
+SMOOTHED_BANDWIDTH = 0.3
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 
@@ -65,6 +73,7 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
         }
     for bandwidth in BANDWIDTHS:
         found[f"smoothed_kl_{bandwidth:g}"] = jackknife(smoothed(bandwidth, seed), *few, "nats")
+    found |= smoothed_metrics(*few, seed)
     found["c2st"] = c2st(x, y, seed)
     found["p_value"] = Metric(p_value(x, y, seed), "estimate", unit="probability")
     return found
@@ -74,6 +83,24 @@ def smoothed(bandwidth: float, seed: int) -> Measure:
     return lambda x, y: divergence.smoothed_kl(
         x, y, bandwidth, generator=make_generator(seed, x.device)
     )
+
+
+def smoothed_metrics(x: Tensor, y: Tensor, seed: int) -> dict[str, Metric]:
+    """The other divergences of densities, smoothed at one bandwidth."""
+
+    def measure(x: Tensor, y: Tensor) -> Tensor:
+        found = divergence.smoothed_divergences(
+            x, y, SMOOTHED_BANDWIDTH, samples=1, generator=make_generator(seed, x.device)
+        )
+        return torch.stack([found[name] for name in SMOOTHED])
+
+    values, errors = jackknifed(measure, x, y)
+    return {
+        f"smoothed_{name}_{SMOOTHED_BANDWIDTH:g}": Metric(
+            value, "distance", error, "probability" if name == "total_variation" else "nats"
+        )
+        for name, value, error in zip(SMOOTHED, values.tolist(), errors.tolist(), strict=True)
+    }
 
 
 def large_sample_distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
@@ -116,13 +143,19 @@ def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
 
 def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard deviations") -> Metric:
     """A distance with its jackknife standard error over groups of rows."""
-    value = float(measure(x, y))
+    value, error = jackknifed(measure, x, y)
+    return Metric(float(value), "distance", float(error), unit)
+
+
+def jackknifed(measure: Measure, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The values of a measure and their jackknife standard errors."""
+    value = measure(x, y)
     without = []
     for group in range(GROUPS):
         keep = [torch.arange(len(rows)) % GROUPS != group for rows in (x, y)]
         without.append(measure(x[keep[0]], y[keep[1]]))
-    spread = torch.stack(without).double().var(correction=0) * (GROUPS - 1)
-    return Metric(value, "distance", float(spread.sqrt()), unit)
+    spread = torch.stack(without).double().var(0, correction=0) * (GROUPS - 1)
+    return value, spread.sqrt()
 
 
 def gaussian_kl(x: Tensor, y: Tensor) -> Tensor:
@@ -153,6 +186,90 @@ def p_value(x: Tensor, y: Tensor, seed: int = 0) -> float:
     within_y = whole - within_x - 2 * across
     value = 2 * across / (n * m) - within_x / (n * (n - 1)) - within_y / (m * (m - 1))
     return float((value >= value[-1] - 1e-12).double().mean())
+
+
+SWEEP_SIZES = (8, 16, 32, 64, 128, 256, 512)
+"""Rows of a minibatch whose transport costs are compared."""
+SWEEP_EPSILONS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""Entropies in units of the mean cost that are compared."""
+SWEEP_REPEATS = 8
+"""Minibatches of each size, at most."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Transport costs of squared distances along a setting, with standard errors.
+
+    value: <c, pi> + epsilon KL of the plan; cost: <c, pi>; divergence: the value debiased by those
+    of each side with itself; exact: without entropy; within: the exact cost of x with itself in
+    two halves, which a distance would find 0.
+    """
+
+    setting: str
+    at: tuple[float, ...]
+    curves: dict[str, list[Metric]]
+
+    def to_dict(self) -> dict[str, Any]:
+        curves = {name: [m.to_dict() for m in each] for name, each in self.curves.items()}
+        return {"setting": self.setting, "at": list(self.at), "curves": curves}
+
+
+def sweep_batch_size(x: Tensor, y: Tensor, seed: int = 0) -> Sweep:
+    """Costs between disjoint minibatches of x (n, F) and y (m, F) by their size: the plain cost
+    is biased upwards, the more the smaller they are (Genevay et al. 2019)."""
+    most = min(len(x) // 2, len(y))
+    sizes = tuple(size for size in SWEEP_SIZES if size <= most)
+    generator = make_generator(seed)
+    x, y = (side[torch.randperm(len(side), generator=generator)] for side in (x, y))
+    epsilon = EPSILON * float(squared(x, y).mean())
+    curves: dict[str, list[Metric]] = {}
+    for size in sizes:
+        count = min(SWEEP_REPEATS, most // size)
+        found: dict[str, list[float]] = {}
+        for k in range(count):
+            a, other = x[2 * k * size :][:size], x[(2 * k + 1) * size :][:size]
+            values = costs_of(a, y[k * size :][:size], epsilon)
+            values["within"] = float(exact(squared(a, other)).cost)
+            for name, value in values.items():
+                found.setdefault(name, []).append(value)
+        for name, values in found.items():
+            curves.setdefault(name, []).append(mean_metric(values))
+    return Sweep("batch_size", sizes, curves)
+
+
+def sweep_epsilon(x: Tensor, y: Tensor, seed: int = 0) -> Sweep:
+    """Costs between at most EXACT rows of each side by the entropy: from exact transport at 0 to
+    the product of both, whose cost is the mean of all pairs (Cuturi 2013)."""
+    generator = make_generator(seed)
+    a, b = (side[torch.randperm(len(side), generator=generator)[: EXACT // 2]] for side in (x, y))
+    pairs = squared(a, b)
+    best, product = float(exact(pairs).cost), float(pairs.mean())
+    curves: dict[str, list[Metric]] = {}
+    for share in SWEEP_EPSILONS:
+        values = costs_of(a, b, share * product, best) | {"product": product}
+        for name, value in values.items():
+            curves.setdefault(name, []).append(Metric(value, "distance", 0.0, "variances"))
+    return Sweep("epsilon", SWEEP_EPSILONS, curves)
+
+
+def costs_of(x: Tensor, y: Tensor, epsilon: float, known: float | None = None) -> dict[str, float]:
+    """Costs of the plans between and within two samples."""
+    between, *within = (
+        sinkhorn(*pair, epsilon, tolerance=1e-5) for pair in ((x, y), (x, x), (y, y))
+    )
+    own = sum(float(each.value) for each in within) / 2
+    return {
+        "exact": float(exact(squared(x, y)).cost) if known is None else known,
+        "cost": float(between.cost),
+        "value": float(between.value),
+        "divergence": float(between.value) - own,
+    }
+
+
+def mean_metric(values: Sequence[float]) -> Metric:
+    found = torch.tensor(values, dtype=torch.float64)
+    error = float(found.std() / len(found) ** 0.5) if len(found) > 1 else math.nan
+    return Metric(float(found.mean()), "distance", error, "variances")
 
 
 def plan(x: Tensor, y: Tensor) -> Plan:

@@ -114,7 +114,7 @@ class GeneratorModel(Model, CanSample, CanDecode):
     """x = G(z, given) with z ~ N(0, I): a distribution without a tractable density."""
 
     events = {"real", "levels"}
-    givens = {"label"}
+    givens = {"real", "binary", "levels", "label", "counts", "columns"}
 
     class Config(Model.Config):
         latent: Annotated[int, Range(1)] = 64
@@ -180,8 +180,11 @@ class MLPGeneratorModel(GeneratorModel):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        inputs = config.latent + self.conditions.width
-        self.generator: MLP = config.generator.build(inputs, self.coordinates.outputs)
+        self.generator = self.build_generator(config.latent + self.conditions.width)
+
+    def build_generator(self, inputs: int) -> nn.Module:
+        """The network from noise and conditions, (n, inputs), to an event."""
+        return self.config.generator.build(inputs, self.coordinates.outputs)
 
     def outputs(self, z: Tensor, context: Tensor) -> Tensor:
         """What the network gives for noise z."""

@@ -122,7 +122,8 @@ class Head(nn.Module):
             for distribution, size in zip(self.distributions(), self.sizes, strict=True)
             for place in range(size)
         ]
-        self.homes = [homes[i] for i in inverse.tolist()]  # distribution and index of each entry
+        self.ranks = inverse.tolist()  # where each entry stands, group by group
+        self.homes = [homes[i] for i in self.ranks]  # distribution and index of each entry
         counts = torch.tensor([distribution.count for distribution, _ in self.homes])
         ends = counts.cumsum(0)
         self.width = int(ends[-1])
@@ -206,7 +207,7 @@ class Head(nn.Module):
         """log P(x_i = 0, 1, ...) of each entry, (*S, K_i); K_i is 0 for unbounded values."""
         pairs = zip(self.distributions(), self.params_of(params), strict=True)
         found = [one for distribution, own in pairs for one in distribution.values(own).unbind(-2)]
-        return [found[i] for i in self.inverse.tolist()]
+        return [found[i] for i in self.ranks]
 
     def present(self, params: Tensor) -> Tensor:
         """The parameters of the same distributions given that no cell is empty."""

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import DataError
+from ..core.positional import is_exporting
 from ..core.space import Space
 from .bins import Bins
 from .marginal_map import MarginalMap
@@ -169,6 +170,21 @@ class RowEmbedding(nn.Module):
         """The component of each cell, (B, D)."""
         local = torch.zeros_like(x, dtype=torch.long)
         missing = x.isnan()
+        if not is_exporting():
+            self.check_values(x, missing)
+        for i in self.names:
+            local[:, i] = x[:, i].long()
+        if self.runs is not None:
+            run, _ = self.runs.encode(x[:, self.counts].nan_to_num(0.0))
+            local[:, self.counts] = torch.where(missing[:, self.counts], RUNS, run)
+        for j, i in enumerate(self.reals):
+            for k in range(len(self.parts[i].atoms)):
+                local[:, i] = torch.where(x[:, i] == self.atoms[j, k], k + 1, local[:, i])
+            local[:, i] = torch.where(missing[:, i], self.sizes[i] - 1, local[:, i])
+        return local + self.start
+
+    def check_values(self, x: Tensor, missing: Tensor) -> None:
+        """Raise an error if a cell is empty that never was, or a code is none of the names."""
         for i in missing.any(0).nonzero()[:, 0].tolist() if bool(missing.any()) else ():
             if not self.parts[i].optional or self.parts[i].kind in ("binary", "label"):
                 raise DataError(
@@ -184,15 +200,6 @@ class RowEmbedding(nn.Module):
                     f"{self.parts[i].name or f'entry {i}'}, found {int(codes.min())} to "
                     f"{int(codes.max())}; score data of the same names"
                 )
-            local[:, i] = codes
-        if self.runs is not None:
-            run, _ = self.runs.encode(x[:, self.counts].nan_to_num(0.0))
-            local[:, self.counts] = torch.where(missing[:, self.counts], RUNS, run)
-        for j, i in enumerate(self.reals):
-            for k in range(len(self.parts[i].atoms)):
-                local[:, i] = torch.where(x[:, i] == self.atoms[j, k], k + 1, local[:, i])
-            local[:, i] = torch.where(missing[:, i], self.sizes[i] - 1, local[:, i])
-        return local + self.start
 
     def numbers(self, x: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
         """y and log dy/dx of the reals, 0 where there is no number, (B, R)."""

@@ -12,6 +12,7 @@ from ..comparison.leaderboard import reference
 from ..comparison.runner import cores
 from ..core.metric import Metric
 from ..core.space import Space
+from ..data import description
 from ..evaluate.meanings import meaning
 from ..run.diagnostics import sentence
 from ..run.run import Run
@@ -50,18 +51,29 @@ def data_tables(run: Run) -> list[str]:
         *(["read with", f"data.{setting}"] for setting in origin["overrides"]),
         ["fingerprint", origin["fingerprint"][:16]],
     ]
+    about = table(f"{origin['name']}, as the models see it", ["what", "value"], rows)
+    if run.view.selection.schema.table:
+        return [about, described_columns(run)]
     columns = [
         *space.columns,
         *(column for given in space.given.values() for column in given.columns),
     ] or [space]
     return [
-        table(f"{origin['name']}, as the models see it", ["what", "value"], rows),
+        about,
         table(
             "values in the training rows",
             ["field", "kind", "values", "smallest", "mean", "largest", "deviation"],
             [spread(column) for column in columns],
         ),
     ]
+
+
+def described_columns(run: Run) -> str:
+    """The columns of a table, as `monge data` describes them."""
+    columns = description.columns(run.split(None, "test", every=True).view.dataset)
+    head = [name for name in columns[0] if any(row[name] is not None for row in columns)]
+    rows = [[row[name] for name in head] for row in columns]
+    return table("columns of all rows; means of the training rows", head, rows)
 
 
 def spread(space: Space) -> list[Any]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError, nearest
 from ..core.space import Space
+from ..data import frames, loading
+from ..data.codecs.array import Array
 from ..data.codecs.scalar import listed
+from ..data.dataset import View
 
 FillBy = Literal["sample", "mean", "median"]
 POINT_DRAWS = 100
@@ -52,6 +57,50 @@ def unknown_cells(batch: Batch, space: Space, keep: Sequence[str] = ()) -> Batch
         return batch
     # x keeps what it holds: a model may use that a cell was empty (values that hide themselves).
     return replace(batch, observed=batch.observed_mask & ~hidden)
+
+
+def array_rows(view: View, what: Any, noisy: bool) -> Batch | None:
+    """Rows of an array or of a frame of numbers for a run of arrays, images or vectors, in the
+    shape of an event, channels first or last or left out if there is one, or flattened: NaN is an
+    unknown entry, and with `noisy` levels need not be whole. A file is read so if it is noisy.
+    None where the run has a table or conditions, or its own reading of the data will do."""
+    codec = view.event.fields[0].codec
+    if not view.event.single or view.given or not isinstance(codec, Array) or codec.sampled:
+        return None
+    if isinstance(what, torch.Tensor | np.ndarray):
+        x = np.asarray(what)
+    elif frames.is_frame(what):
+        x = what.to_numpy(dtype=np.float64)
+    elif noisy and what is not None:
+        x = loading.open(what).view().split("all").whole().x.numpy()
+    else:
+        return None
+    if x.dtype.kind not in "biuf" or x.ndim < 1 or x[:1].size != math.prod(codec.shape):
+        return None
+    holes = bool(np.isnan(x).any()) if x.dtype.kind == "f" else False
+    channels = codec.shape[0] if len(codec.shape) == 3 else 1
+    last = codec.layout == "HWC" and x.ndim == 4 and x.shape[-1] == channels
+    x = (np.moveaxis(x, -1, 1) if last else x).reshape(len(x), *codec.shape)
+    fractions = codec.kind in ("levels", "binary") and x.dtype.kind == "f"
+    if not (noisy or holes or fractions or what.ndim != 1 + len(codec.layout or codec.shape)):
+        return None
+    seen = ~np.isnan(x) if x.dtype.kind == "f" else np.ones(x.shape, bool)
+    x = np.where(seen, x, 0)
+    if not noisy:
+        x = codec.keep(x, lambda row: f"row {row + 1}").numpy()
+    if not np.isfinite(x).all():
+        raise DataError("expected finite numbers, found an infinite one; fix or drop such rows")
+    return Batch(torch.from_numpy(x.astype(np.float32)), observed=torch.from_numpy(seen))
+
+
+def in_form_of(found: np.ndarray, what: Any, draws: int) -> Any:
+    """Completed rows in the shape of the array, or the columns of the frame, that was given."""
+    if frames.is_frame(what):
+        import pandas as pd
+
+        flat = found.reshape(len(found), -1)
+        return pd.DataFrame(flat, what.index.repeat(draws), what.columns)
+    return found.reshape(len(found), *what.shape[1:]) if hasattr(what, "shape") else found
 
 
 def point_estimate(draws: Tensor, space: Space, by: FillBy) -> Tensor:

@@ -69,11 +69,12 @@ def diagnose(
     """All findings: of the log and result, the model on held-out rows, and its samples compared
     with training rows."""
     history = list(log)
-    found = barely_began(history, result) + diagnose_log(history, result)
+    early = barely_began(history, result)
+    found = early + diagnose_log(history, result)
     if not len(rows):
         return found
     if train is not None:
-        found += worse_than_trivial(model, rows, train, result)
+        found += worse_than_trivial(model, rows, None if early else train, result)
     few = rows.batch(torch.arange(min(len(rows), GRADIENT_ROWS))).to(device_of(model))
     informative = result.get("step", MIN_GRADIENT_STEPS) >= MIN_GRADIENT_STEPS
     with torch.no_grad():
@@ -101,9 +102,10 @@ def barely_began(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
 
 
 def worse_than_trivial(
-    model: Model, rows: HeldOutRows, train: Split, result: Mapping[str, Any]
+    model: Model, rows: HeldOutRows, train: Split | None, result: Mapping[str, Any]
 ) -> list[Finding]:
-    """A held-out log-likelihood below that of the uniform code, or of independent entries."""
+    """A held-out log-likelihood below that of the uniform code, or of independent entries that
+    are fitted to training rows, if there are some."""
     held = result.get("held_out") or {}
     value, space = held.get("value"), model.space
     if held.get("kind") not in LIKELIHOOD_KINDS or value is None or not math.isfinite(value):
@@ -120,7 +122,7 @@ def worse_than_trivial(
                 more,
             )
         ]
-    base = independent_baseline(model, rows, train)
+    base = None if train is None else independent_baseline(model, rows, train)
     if base is None or not value < base - 2 * (held.get("stderr") or 0.0):
         return []
     return [

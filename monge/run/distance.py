@@ -12,7 +12,7 @@ from .. import data
 from ..core.batch import Batch
 from ..core.config import Overrides, as_settings
 from ..core.errors import DataError, UsageError
-from ..core.metric import Metric
+from ..core.metric import Metric, Metrics
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..evaluate.energy_distance import FeatureMap
@@ -71,7 +71,7 @@ def choose_rows(source: data.Dataset, rows: int, seed: int) -> Batch:
 
 def distance(
     a: Any, b: Any, *settings: str, rows: int = MAX_ROWS, seed: int = 0, **fields: Any
-) -> dict[str, Metric]:
+) -> Metrics:
     """Distances between two data sets and a two-sample test, as `monge distance` computes them.
 
     Parameters
@@ -87,8 +87,9 @@ def distance(
 
     Returns
     -------
-    dict of str to Metric
-        Transport, energy and kernel distances on standardised rows, and a p-value.
+    Metrics
+        A dict shown as a table: transport, energy and kernel distances on standardised rows, and
+        a p-value.
 
     Examples
     --------
@@ -98,4 +99,4 @@ def distance(
     True
     """
     found = two_samples(a, b, *settings, *as_settings(fields), rows=rows, seed=seed)
-    return found.distances(seed)
+    return Metrics(found.distances(seed))

@@ -1,11 +1,14 @@
-"""Export the network of a model to torch.export or ONNX, to run without Monge."""
+"""Export a function of a model to torch.export or ONNX, to run without Monge."""
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import io
 import logging
+import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +21,8 @@ from ..core.batch import Batch
 from ..core.errors import UsageError
 from ..core.files import replacing
 from ..core.model import Model
-from ..core.space import Space
+from ..core.positional import batches, example_inputs, exporting, input_names
+from .constant_reads import record, replayed
 from .storage import check_output_path
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".pt2", ".onnx")
+OPSET = 18
+"""The version of ONNX operators that is written."""
+TOLERANCE = 1e-5
+"""Largest difference of exported outputs from the model's, absolute or relative."""
 FUNCTIONS: dict[str, type[Ability]] = {
     "step": CanExport,
     "decode": CanDecode,
@@ -40,10 +48,10 @@ class Conditioned(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model, self.names = model, tuple(model.space.given)
+        self.model = model
 
     def given(self, inputs: Sequence[Tensor]) -> dict[str, Batch]:
-        return {name: Batch(x) for name, x in zip(self.names, inputs, strict=True)}
+        return batches(self.model.space.given, inputs)
 
 
 class Decoding(Conditioned):
@@ -67,25 +75,36 @@ class Scoring(Conditioned):
         super().__init__(model)
         self.options = cast(HasLikelihood, model).LikelihoodConfig()
 
-    def forward(self, x: Tensor, *given: Tensor) -> Tensor:
-        batch = Batch(x, given=self.given(given))
+    def batch(self, inputs: Sequence[Tensor]) -> Batch:
+        space = self.model.space
+        own = len(input_names({"x": space}))
+        x = batches({"x": space}, inputs[:own])["x"]
+        return Batch(x.x, given=self.given(inputs[own:]), length=x.length)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        batch = self.batch(inputs)
         return cast(HasLikelihood, self.model).likelihood(batch, self.options).value
 
 
 class Positional(nn.Module):
-    """A module with positional inputs only, so that all are exported alike."""
+    """A module with positional inputs only, so that all are exported alike; while it is traced,
+    it reads the constants that it read before."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self.reads: list[Any] = []
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.module(*inputs)
+        if not torch.compiler.is_exporting():
+            return self.module(*inputs)
+        with replayed(self.reads):
+            return self.module(*inputs)
 
 
 def export(run: Run, out: Path, what: str | None = None) -> dict[str, Any]:
     """Write a function of a run's model; returns which, and its inputs with shapes and free axes.
-    What is written gives the outputs of the model for another number of rows, or nothing is."""
+    What is written gives the outputs of the model for other numbers of rows, or nothing is."""
     if out.suffix not in SUFFIXES:
         raise UsageError(
             f"cannot export to {out.suffix or 'a file without a suffix'}; use "
@@ -94,63 +113,98 @@ def export(run: Run, out: Path, what: str | None = None) -> dict[str, Any]:
     check_output_path(out)
     if out.suffix == ".onnx":
         check_onnx(out)
-    what, (module, inputs, axes) = function_of(run, what)
-    free = {name: torch.export.Dim(name) for each in axes.values() for name in each.values()}
-    shapes = tuple({axis: free[name] for axis, name in each.items()} for each in axes.values())
+    able = [each for each, ability in FUNCTIONS.items() if isinstance(run.model, ability)]
+    what = what or next(iter(able), "step")
+    run.require(FUNCTIONS[what])
+    name = run.metadata["model"]
+    module, inputs, axes = function_of(run.model, what, name)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with torch.no_grad(), warnings.catch_warnings(), quiet():
-        warnings.simplefilter("ignore")
-        program = traced(run, what, Positional(module).eval(), inputs, shapes)
+    with without_remarks():
+        program = traced(module, inputs, axes, what, name)
         with replacing(out) as fresh:
-            save(program, list(axes), fresh)
+            described = save(program, module, inputs, list(axes), fresh, what, name)
     inputs_description = {
         name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
         for name, x in zip(axes, inputs, strict=True)
     }
-    return {"file": str(out), "function": what, "inputs": inputs_description}
+    return {"file": str(out), "function": what, "inputs": inputs_description, **described}
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without the remarks of the tracer, which print whole graphs."""
+def without_remarks() -> Iterator[None]:
+    """Without gradients, and without the remarks of the tracer, which print whole graphs."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)
 
 
+Exported = tuple[Positional, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]
+Call = Callable[..., Any]
+
+
 def traced(
-    run: Run, what: str, module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[Any, ...]
+    module: Positional,
+    inputs: tuple[Tensor, ...],
+    axes: Mapping[str, Mapping[int, str]],
+    what: str,
+    name: str,
 ) -> torch.export.ExportedProgram:
-    """The program of a module, by the tracer that takes it; its outputs are those of the module
-    for other numbers of rows."""
-    reasons = []
-    inferred = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in shapes)
-    for strict, axes in ((True, shapes), (True, inferred), (False, inferred)):
-        try:
-            program = torch.export.export(module, inputs, dynamic_shapes=(axes,), strict=strict)
-            check_equal(program.module(), module, inputs)
-        except Exception as error:
-            reasons.append(str(error).strip().partition("\n")[0] or type(error).__name__)
-        else:
-            return program
-    raise UsageError(
-        f"{run.metadata['model']} cannot be exported to {what} on such data: expected a network "
-        f"that torch.export traces, found one that it does not ({reasons[0].rstrip('.')}); use "
-        "`monge serve`, or a model such as latent.vae"
+    """The program of a module; its outputs are those of the module for other numbers of rows."""
+    free = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in axes.values())
+    module(*inputs)  # so that what is computed once is there
+    try:
+        with exporting(), symbolic_lengths():
+            module.reads = record(module, *inputs)
+            program = torch.export.export(module, inputs, dynamic_shapes=(free,), strict=False)
+        check_equal(program.module(), module, inputs)
+    except Exception as error:
+        raise refusal(name, what, "torch.export traces", error) from error
+    return program
+
+
+@contextmanager
+def symbolic_lengths() -> Iterator[None]:
+    """With a `len` that leaves the number of rows free: the one of Python gives the number that
+    the example happens to have, which the tracer would take for a constant."""
+
+    def rows_of(value: Any) -> Any:
+        value = getattr(value, "x", value)  # rows of a batch
+        return value.shape[0] if isinstance(value, Tensor) and value.ndim else builtins.len(value)
+
+    package = __name__.partition(".")[0]
+    modules = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] == package]
+    try:
+        for module in modules:
+            vars(module)["len"] = rows_of
+        yield
+    finally:
+        for module in modules:
+            vars(module).pop("len", None)
+
+
+def refusal(name: str, what: str, wanted: str, error: Exception) -> UsageError:
+    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    return UsageError(
+        f"{name} cannot be exported to {what} on such data: expected a network that {wanted} "
+        f"exactly, found one that it does not ({reason.rstrip('.')}); use `monge serve`"
     )
 
 
-def check_equal(found: nn.Module, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Raise an error if two modules differ on one row, or on more than the example has."""
-    for rows in (tuple(x[:1] for x in inputs), tuple(torch.cat([x, x]) for x in inputs)):
+def check_equal(found: Call, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Raise an error if two functions differ on one row, or on more than the example has."""
+    for rows in (tuple(x[:1] for x in inputs), tuple(torch.cat([x, x.flip(0)]) for x in inputs)):
         with fork_rng():
             expected = module(*rows)
         with fork_rng():
             outputs = found(*rows)
-        torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(
+            outputs, expected, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
+        )
 
 
 @contextmanager
@@ -161,69 +215,88 @@ def fork_rng() -> Iterator[None]:
         yield
 
 
-Exported = tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]
-
-
-def function_of(run: Run, what: str | None = None) -> tuple[str, Exported]:
-    """The exported function, example inputs and free axes: by default the model's own step, else
-    its decoder, its prediction or its log-likelihood."""
-    able = [name for name, ability in FUNCTIONS.items() if isinstance(run.model, ability)]
-    if what is None and not able:
-        run.require(CanExport)
-    what = what or able[0]
-    model: Any = run.require(FUNCTIONS[what])
+def function_of(model: Any, what: str, name: str) -> Exported:
+    """The exported function of a model that has it, example inputs and free axes."""
     if what == "step":
-        return what, model.step()
-    given = dict(model.space.given)
-    if varying := next((part for part in (model.space, *given.values()) if part.varies), None):
-        raise UsageError(
-            f"expected rows of one length to export {what}, found {varying}; use `monge serve`"
-        )
-    spaces = {
-        "decode": {"z": getattr(model, "latent", None), **given},
-        "predict": given,
-        "score": {"x": model.space, **given},
-    }[what]
-    inputs = tuple(example(part, model) for part in spaces.values())
+        module, inputs, axes = model.step()
+        return Positional(module).eval(), inputs, axes
+    own = {"decode": {"z": getattr(model, "latent", None)}, "score": {"x": model.space}}
+    spaces = {**own.get(what, {}), **model.space.given}
+    inputs = example_inputs(spaces, number_like(model))
     module = {"decode": Decoding, "predict": Predicting, "score": Scoring}[what](model).eval()
     if what == "score":
-        batch = Batch(inputs[0], given=cast(Scoring, module).given(inputs[1:]))
-        if (kind := model.likelihood(batch).kind) != "exact":
+        kind = model.likelihood(cast(Scoring, module).batch(inputs)).kind
+        if kind != "exact":
             raise UsageError(
-                f"expected an exact log-likelihood to export, found {kind} of "
-                f"{run.metadata['model']}, which draws noise; use `monge score` or `monge serve`"
+                f"expected an exact log-likelihood to export, found {kind} of {name}, which "
+                "draws noise; use `monge score` or `monge serve`"
             )
-    return what, (module, inputs, {name: {0: "rows"} for name in spaces})
+    return Positional(module).eval(), inputs, {each: {0: "rows"} for each in input_names(spaces)}
 
 
-def example(space: Space, model: Model) -> Tensor:
-    """Two rows of the type that the model reads, at the mean of the training rows or at 0."""
-    like = next(
-        (t for t in [*model.parameters(), *model.buffers()] if t.is_floating_point()), None
-    )
-    like = torch.zeros(()) if like is None else like
-    if space.kind in ("label", "tokens"):
-        return torch.zeros(2, *space.shape, dtype=torch.int64, device=like.device)
-    x = torch.zeros(2, *space.shape, dtype=like.dtype, device=like.device)
-    return x + space.spread("mean").to(x) if space.kind == "real" else x
+def number_like(model: Model) -> Tensor:
+    """A tensor of the type of the numbers that a model reads."""
+    held = (t for t in [*model.parameters(), *model.buffers()] if t.is_floating_point())
+    return next(held, torch.zeros(()))
 
 
 def check_onnx(out: Path) -> None:
-    try:
-        import onnxscript  # noqa: F401 - what torch.onnx writes with
-    except ImportError as error:
+    missing = [
+        package
+        for package in ("onnx", "onnxruntime", "onnxscript")
+        if importlib.util.find_spec(package) is None
+    ]
+    if missing:
         raise UsageError(
-            f"{out.name} needs onnx and onnxscript, which are not installed; install "
+            f"{out.name} needs {' and '.join(missing)}, which is not installed; install "
             "monge[onnx], or write .pt2"
-        ) from error
+        )
 
 
-def save(program: torch.export.ExportedProgram, names: list[str], out: Path) -> None:
+def save(
+    program: torch.export.ExportedProgram,
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    names: list[str],
+    out: Path,
+    what: str,
+    name: str,
+) -> dict[str, Any]:
+    """Write a program; returns the version of the operators of an ONNX file, which is written only
+    if onnxruntime gives the outputs of the module."""
     if out.suffix == ".pt2":
         content = io.BytesIO()  # a full disk would end the process if torch wrote the file
         torch.export.save(program, content)
         out.write_bytes(content.getbuffer())
-        return
-    torch.onnx.export(
-        program, f=str(out), input_names=names, dynamo=True, verbose=False, external_data=False
-    )
+        return {}
+    try:
+        torch.onnx.export(
+            program,
+            f=str(out),
+            input_names=names,
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+            external_data=False,
+        )
+        check_equal(in_onnxruntime(out), module, inputs)
+    except OSError:
+        raise
+    except Exception as error:
+        raise refusal(name, what, "ONNX expresses", error) from error
+    return {"opset": OPSET}
+
+
+def in_onnxruntime(file: Path) -> Call:
+    """A function of the outputs of an ONNX file, as torch's tensors."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+
+    def outputs(*rows: Tensor) -> Any:
+        fed = {n: x.cpu().contiguous().numpy() for n, x in zip(names, rows, strict=True)}
+        found = [torch.from_numpy(y) for y in session.run(None, fed)]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    return outputs

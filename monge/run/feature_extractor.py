@@ -24,12 +24,10 @@ from ..evaluate.c2st import MIN_TEST_ROWS
 from ..evaluate.feature_net import BATCH, NETWORK, STEPS, WIDTH, FeatureNet, train_feature_net
 from ..evaluate.suite import samples_points
 from ..train import checkpoint
+from .storage import FEATURES
 
 if TYPE_CHECKING:
     from .run import Run
-
-
-FILE = "features.safetensors"
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def feature_extractor(run: Run) -> FeatureExtractor | None:
             if matches(about := checkpoint.about(path), wanted):
                 net.load_state_dict(checkpoint.load(path)[0])
                 found = FeatureExtractor(net.eval(), about)
-                return found if path == run.folder / FILE else cache(run.folder, found)
+                return found if path == run.folder / FEATURES else cache(run.folder, found)
     return cache(run.folder, learn(run, view, wanted, classes))
 
 
@@ -87,15 +85,15 @@ def matches(about: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 def cached(folder: Path) -> Iterator[Path]:
     """Candidate files: in the run, then in sibling runs."""
-    if (folder / FILE).exists():
-        yield folder / FILE
-    yield from sorted(folder.absolute().parent.glob(f"*/{FILE}"))
+    if (folder / FEATURES).exists():
+        yield folder / FEATURES
+    yield from sorted(folder.absolute().parent.glob(f"*/{FEATURES}"))
 
 
 def cache(folder: Path, found: FeatureExtractor) -> FeatureExtractor:
     """Store it in the run directory if that is writable."""
     with suppress(RunError):
-        checkpoint.save(folder / FILE, found.net.state_dict(), found.metadata)
+        checkpoint.save(folder / FEATURES, found.net.state_dict(), found.metadata)
     return found
 
 

@@ -3,7 +3,8 @@
 Beyond a model's horizon, blocks are sampled one after another, each given the one before. Values
 beyond the natural bounds of a channel (0, or a share of 1 or of 100) are set to the bound: models
 of series have no bounds of their own. With range=observed, blocks that leave the range of the
-series are sampled again.
+series are sampled again; of one that leaves it every time, as after a trend, the values beyond it
+are set to its ends, and a note says how many.
 """
 
 from __future__ import annotations
@@ -176,6 +177,8 @@ class Limits:
     kept: int = 0
     values: int = 0
     moved: int = 0
+    size: int = 0  # values of the forecast
+    held: int = 0  # of them, set to the ends of the observed range
 
     @classmethod
     def of(cls, run: Run, series: Series, like: Tensor, observed: bool) -> Limits:
@@ -206,6 +209,7 @@ class Limits:
         """A block (n, H, C) after each past, within the limits."""
         paths = self.bounded(sample(past))
         self.tried, self.kept = self.tried + len(paths), self.kept + len(paths)
+        self.size += paths.numel()
         if self.low is None or self.high is None:
             return paths
         for _ in range(MAX_REPEATS):
@@ -215,10 +219,10 @@ class Limits:
                 return paths
             paths[wrong] = self.bounded(sample(past[wrong]))
             self.tried += len(wrong)
-        raise DataError(
-            f"none of {MAX_REPEATS} samples of a trajectory stays in the observed range; leave "
-            "out range=observed, or forecast fewer steps"
-        )
+        inside = paths.clamp(self.low, self.high)
+        self.held += int((inside != paths).sum())
+        self.kept -= int((inside != paths).flatten(1).any(1).sum())
+        return inside
 
     def bounded(self, paths: Tensor) -> Tensor:
         inside = paths.clamp(self.lower, self.upper)
@@ -248,6 +252,12 @@ class Limits:
                 f"{self.kept} of {self.tried} sampled trajectories lie in the observed range "
                 f"({100 * self.kept / self.tried:.3g} %); {OBSERVED}: these samples are not of "
                 "the distribution that is scored"
+            )
+        if self.held:
+            found.append(
+                f"{100 * self.held / self.size:.3g} % of the forecast lay beyond the observed "
+                f"range in each of {MAX_REPEATS} samples and is set to its ends: the series "
+                "continues beyond them, so leave out range=observed"
             )
         return tuple(found)
 

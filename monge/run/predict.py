@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.abilities import CanSample
+from ..core.abilities import CanSample, HasMode
 from ..core.errors import UsageError
 from ..core.model import Model, device_of
 from ..core.rng import make_generator
@@ -83,6 +83,8 @@ def predict_part(
     generator: torch.Generator,
 ) -> pd.DataFrame:
     assert isinstance(model, CanSample), "predictors can be sampled"
+    if view.text is not None:
+        return predict_text(model, view, rows, by, options, generator)
     predictions = predict_targets(model, chunks(rows), interval, options, pad=True)
     sample = None
     if by == "sample":
@@ -92,6 +94,27 @@ def predict_part(
         ]
         sample = torch.cat(samples).reshape(len(rows), -1)
     return table(view, predictions, by, sample, rows.first)
+
+
+def predict_text(
+    model: Model, view: View, rows: Split, by: By, options: Any, generator: torch.Generator
+) -> pd.DataFrame:
+    """One line per row: the most probable text that a search finds, or a sample."""
+    import pandas as pd
+
+    assert isinstance(model, CanSample), "it can be sampled"
+    assert isinstance(model, HasMode), "it predicts text"
+    texts: list[str] = []
+    for batch in chunks(rows):
+        given = batch.to(device_of(model)).given
+        if by == "sample":
+            found = model.sample(len(batch), given, options, generator)
+        else:
+            found = model.mode(given, options)
+        texts += list(view.decode(found.cpu()))
+    numbers = np.arange(1, len(rows) + 1) + rows.first
+    name = view.event.fields[0].name
+    return pd.DataFrame({"row": numbers, **rows.row_keys, name: texts})
 
 
 def read_table(what: Any) -> Any:

@@ -53,6 +53,8 @@ UNPAIRED = (
 TEXT = (("sample, score and continue text", ("autoregressive.gpt", "sequence.rnn")),)
 SENTENCE_PAIRS = (("translate sentences", ("sequence.transformer", "sequence.seq2seq")),)
 SOUND = (("sample, score and continue sound", ("autoregressive.wavenet", "sequence.rnn")),)
+DESCRIPTIONS = ("sequence.seq2seq", "sequence.transformer")
+"""Models of a text given an image or a sound."""
 PREDICTORS = ("predict.mlp", "predict.logistic")
 IMAGE_PREDICTORS = ("predict.cnn",)
 VERBS = ("forecast", "predict", "translate")
@@ -150,11 +152,15 @@ def recommend(source: Dataset, what: Any, settings: Sequence[str]) -> list[Recom
 def recommendations(
     source: Dataset, name: str, settings: Sequence[str]
 ) -> Iterator[Recommendation]:
+    if is_described(source):
+        does, words = f"predict {source.target} from {source.main[0]}", ["--given", source.main[0]]
+        own = name.removesuffix("+mulaw")
+        yield recommendation(does, DESCRIPTIONS, source, own, [*settings, *words])
     for does, models in choices(source, name):
         if taken := supported(models, source, None):
             yield recommendation(does, taken, source, name, settings)
     target = source.target or (source.main[-1] if source.schema.table else None)
-    if target is None or is_series(source) or len(source.fields) < 2:
+    if target is None or is_series(source) or len(source.fields) < 2 or is_described(source):
         return
     is_pair = source.fields[target].space.is_image
     predictors = IMAGE_PREDICTORS if source.view().space.is_image else PREDICTORS
@@ -204,6 +210,12 @@ def choices(source: Dataset, name: str) -> tuple[tuple[str, tuple[str, ...]], ..
     if view.space.is_image:
         return IMAGES
     return TABLES if source.schema.table else ROWS
+
+
+def is_described(source: Dataset) -> bool:
+    """Whether each row is an image or a sound with a text about it."""
+    text = source.target in source.fields and source.fields[source.target].space.kind == "tokens"
+    return text and source.view().text is None and not source.schema.table
 
 
 def is_series(source: Dataset) -> bool:

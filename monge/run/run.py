@@ -27,13 +27,14 @@ from ..core.abilities import (
     Finding,
     HasLikelihood,
     HasMarginals,
+    HasMode,
 )
 from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config, Overrides, apply_overrides, as_settings
 from ..core.ensemble import Ensemble
 from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.memory import require_memory
-from ..core.metric import Metric
+from ..core.metric import Metrics
 from ..core.model import Model
 from ..core.rng import check_seed, make_generator
 from ..data import frames
@@ -41,25 +42,26 @@ from ..data.codecs.sequence import SequenceCodec
 from ..data.codecs.tokens import Text
 from ..data.codecs.window import Window
 from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
-from ..evaluate.suite import flat
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
 from ..train.distributed import code_digest, join_workers, was_restarted
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
-from . import diagnostics, storage
-from .completion import Completed, FillBy, complete_rows, unknown_cells
-from .export import export
-from .forecast import forecast
+from . import storage
+from .completion import (
+    Completed,
+    FillBy,
+    array_rows,
+    complete_rows,
+    in_form_of,
+    unknown_cells,
+)
 from .latent import code_frame, decoded, encoded, own_rows
-from .metrics import run_metrics
-from .model_card import card
 from .predict import By, beside_inputs, predict, predict_parts, read_table
 from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
-from .session import TrainingSession, follow
+from .session import LossUnit, TrainingSession, follow
 from .setup import resolve_setup
 from .storage import locked
-from .text import translate
 from .track import check_tracker, tracked
 from .where import (
     ACCEPTANCE_SAMPLES,
@@ -134,6 +136,7 @@ def start(
             precision,
             compute.compiled,
             workers,
+            compute.shard,
         )
         if budget is not None:
             Budget.check(budget, trainer.epoch_steps)
@@ -264,7 +267,9 @@ def fit(
         budget=budget,
     )
     workers = join_workers()
-    follow(tracked(run.train(budget), run, track if workers.is_first else None), progress)
+    steps = run.train(budget)
+    steps = tracked(steps, run, track) if track and workers.is_first else steps
+    follow(steps, progress, LossUnit.of(run))
     if workers.is_first:
         run.diagnose()
     return run
@@ -341,7 +346,8 @@ class Run(SavedRun):
         workers = join_workers()
         with workers.together():
             view = self.opened or self.open_view()
-        workers.check_same(shared_facts(self.metadata) | {"budget": budget})
+        asked = {"budget": budget, "choice of --shard": self.compute.shard}
+        workers.check_same(shared_facts(self.metadata) | asked)
         with ExitStack() as held:
             with workers.together():
                 if workers.is_first:
@@ -357,6 +363,7 @@ class Run(SavedRun):
                     self.compute.compiled,
                     self.trainer,
                     workers,
+                    self.compute.shard,
                 )
             should_stop = held.enter_context(stop_requested())
             self.trainer = None
@@ -376,6 +383,8 @@ class Run(SavedRun):
 
     def write_card(self, findings: Sequence[Finding] | None = None) -> None:
         """Write the model card, with the findings of the diagnostics if there are any."""
+        from .model_card import card
+
         helpers = {
             field: Run(self.folder / "parts" / field, self.compute).title
             for field, _ in submodels(self.config)
@@ -540,8 +549,8 @@ class Run(SavedRun):
         name and probabilities, for a number its mean, mode or a sample, and its interval, as a
         frame of the library of the data. The index of a frame is that of its predictions; with
         `keep_columns` its columns stand before them, and a column of the target's name becomes
-        NAME_true."""
-        self.require(HasMarginals)
+        NAME_true. Of text, the most probable one that a search finds."""
+        self.require(HasMarginals if self.view.text is None else HasMode)
         what, form = frames.opened(what)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         settings = (*settings, *as_settings(options))
@@ -563,7 +572,7 @@ class Run(SavedRun):
     ) -> Iterator[pd.DataFrame]:
         """The rows of `predict` some at a time, so that a table of any length needs little
         memory."""
-        self.require(HasMarginals)
+        self.require(HasMarginals if self.view.text is None else HasMode)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         return predict_parts(self.model, self.view, rows, by, interval, settings, seed)
 
@@ -580,6 +589,8 @@ class Run(SavedRun):
     ) -> Any:
         """Median and central interval of every step after the end of a series, by default the
         run's own, as a frame; with `paths`, the n trajectories instead, one row per step."""
+        from .forecast import forecast
+
         what, form = frames.opened(what)
         found = forecast(self, horizon, what, (*settings, *as_settings(options)), n, seed)
         self.notes = found.notes
@@ -588,9 +599,13 @@ class Run(SavedRun):
 
     def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
         """The most probable translation of a text, or of each of several; search options such as
-        beams=10 are keyword arguments or text."""
+        beams=10 are keyword arguments or text. A run that maps images or sounds to text takes the
+        names of files instead."""
+        from .text import reads_files, translate, translate_files
+
         one = isinstance(texts, str)
-        found = translate(self, [texts] if one else list(texts), *settings, *as_settings(options))
+        answer = translate_files if reads_files(self) else translate
+        found = answer(self, [texts] if one else list(texts), *settings, *as_settings(options))
         return found[0] if one else found
 
     def complete(
@@ -609,10 +624,15 @@ class Run(SavedRun):
         or median, with the most frequent name. Empty cells of the columns `keep_holes` stay
         empty."""
         what, form = frames.opened(what)
+        settings = (*settings, *as_settings(options))
+        if (batch := array_rows(self.view, what, has_noise(settings))) is not None:
+            x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
+            return frames.in_kind(in_form_of(self.view.decode(x), what, draws), form)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
-        settings = (*settings, *as_settings(options))
-        x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
+        x = self.complete_batch(
+            batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
+        ).x
         found = self.view.decode(x, rows.repeated_keys(draws))
         labels = row_labels(what, rows)
         if isinstance(found, np.ndarray):
@@ -632,16 +652,19 @@ class Run(SavedRun):
         interval: float | None = None,
         seed: int = 0,
         generator: torch.Generator | None = None,
+        implied: Mapping[str, torch.Tensor] | None = None,
     ) -> Completed:
-        """Rows whose unobserved entries are filled in given the observed ones; the parts of one
-        table share a generator."""
+        """Rows whose unobserved entries are filled in given the observed ones, and given the codes
+        (N,) of computed columns that are known (`implied`, NaN elsewhere); the parts of one table
+        share a generator."""
         device, options = self.compute.torch_device(), sampling_options(self, settings)
         model, generator = self.require(CanComplete), generator or make_generator(seed, device)
 
         def one_each(rows: Batch) -> torch.Tensor:
             return model.complete(rows.to(device), options, generator).cpu()
 
-        complete = complete_given(self.view, one_each) if self.view.constraints else one_each
+        checked = self.view.constraints or implied
+        complete = complete_given(self.view, one_each, batch, implied) if checked else one_each
         return complete_rows(batch, self.space, complete, by, draws, interval)
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:
@@ -655,26 +678,35 @@ class Run(SavedRun):
     def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
         """Decode latent codes (N, *latent), or a frame of them, to the form of the data."""
         codes, form = frames.opened(z)
-        if frames.is_frame(codes):
+        labels = getattr(codes, "index", None) if frames.is_frame(codes) else None
+        if labels is not None:
             codes = np.array(codes).reshape(len(codes), *self.require(CanDecode).latent.shape)
-        return frames.in_kind(
-            self.view.decode(decoded(self, codes, given)), self.form if form is None else form
-        )
+        found = self.view.decode(decoded(self, codes, given))
+        if labels is not None and frames.is_frame(found):
+            found = found.set_axis(labels)
+        return frames.in_kind(found, self.form if form is None else form)
 
     def export(self, out: str | Path, what: str | None = None) -> dict[str, Any]:
         """Write a function of the model as .pt2 or .onnx, and return its inputs: what="decode",
         "predict", "score" or, for diffusion, "step"; by default the first that the model has."""
+        from .export import export
+
         return export(self, Path(out), what)
 
     def evaluate(
         self, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None
-    ) -> dict[str, Metric]:
+    ) -> Metrics:
         """Every metric that the model supports on held-out rows; `scored` are the
         log-likelihoods of these rows if they are known."""
-        return flat(run_metrics(self, what, split, scored))
+        from ..evaluate.suite import flat
+        from .metrics import run_metrics
+
+        return Metrics(flat(run_metrics(self, what, split, scored)))
 
     def diagnose(self) -> list[Finding]:
         """Diagnose the fit once; findings.json and the card store the findings."""
+        from . import diagnostics
+
         found = diagnostics.saved_findings(self.folder, self.result["step"])
         if found is None:
             found = diagnostics.diagnose(
@@ -687,6 +719,12 @@ class Run(SavedRun):
             diagnostics.save_findings(self.folder, found, self.result["step"])
             self.write_card(found)
         return found
+
+
+def has_noise(settings: Sequence[str]) -> bool:
+    """Whether rows to complete are noisy, which discrete ones then may be between their values."""
+    found = dict(word.removeprefix("sample.").split("=", 1) for word in settings if "=" in word)
+    return "noise" in found and found["noise"] not in ("0", "0.0")
 
 
 def sampling_options(run: Run, settings: Sequence[str]) -> Config:

@@ -21,10 +21,10 @@ from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.space import Space
 from ..core.train_config import TrainConfig
-from ..data import loading
 from ..data.builtin import catalogue
 from ..data.dataset import Dataset, Split, View
 from ..data.frames import is_frame
+from ..data.loading import open as open_data
 from ..registry import entries, find, is_named, join_with_or
 from ..train import checkpoint
 from ..train.step_memory import check_model_memory
@@ -47,6 +47,7 @@ class ComputeConfig:
     precision: str = "auto"  # of losses: fp32, bf16, or auto: that of the run, fp32 for a new run
     threads: int = 0  # 0: torch's default
     compiled: bool = False
+    shard: bool = False  # cut weights over the processes that train together
 
     def torch_device(self) -> torch.device:
         """The torch device; also sets the number of threads."""
@@ -54,7 +55,7 @@ class ComputeConfig:
             torch.set_num_threads(self.threads)
         name = self.device
         if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
+            name = best_device()
             if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several on this machine
                 name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
         count = {
@@ -67,6 +68,22 @@ class ComputeConfig:
         if not 0 <= index < count.get(kind, 0):
             raise UsageError(f"device {name!r} is not available on this machine; use --device cpu")
         return torch.device(name)
+
+
+def best_device() -> str:
+    """cuda, or else mps if it computes in double precision, in which log-likelihoods are summed,
+    or else cpu."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() and has_double("mps") else "cpu"
+
+
+def has_double(device: str) -> bool:
+    """Whether a device computes in double precision."""
+    try:
+        return torch.ones(1, dtype=torch.float64, device=device).item() == 1
+    except (AssertionError, RuntimeError, TypeError):  # of a device that is not there, and of mps
+        return False
 
 
 def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:
@@ -322,7 +339,7 @@ class SavedRun:
         if isinstance(what, Dataset):
             return what  # read with the fields of this run
         if what is not None:
-            return loading.open(what, fields=storage.read(self.folder, "fields.json"))
+            return open_data(what, fields=storage.read(self.folder, "fields.json"))
         if about["what"] is None:
             raise RunError(
                 f"{self.folder} was fitted on arrays, which it does not store; pass the data again"
@@ -337,7 +354,7 @@ class SavedRun:
         elsewhere = catalogue.moved(path, about.get("bytes"))
         for place in dict.fromkeys([path, about["what"], *elsewhere]):
             try:
-                source = loading.open(place, *about["overrides"])
+                source = open_data(place, *about["overrides"])
             except DataError as problem:
                 error = error or problem
                 continue

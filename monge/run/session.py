@@ -6,10 +6,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.errors import DivergenceError, LostWorkerError
+from torch import Tensor
+
+from ..core.abilities import HasCritic, HasDiscriminator
+from ..core.errors import DivergenceError, LostWorkerError, UsageError
 from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import derive_seed
@@ -23,6 +27,9 @@ from ..train.distributed import ALONE, Workers
 from ..train.loop import Progress, agreed_metric, evaluate_ema, fit
 from ..train.trainer import EMA, Refit, Trainer
 from .storage import Log
+
+if TYPE_CHECKING:
+    from .run import Run
 
 TIMED_EVAL_ROWS = 256
 """Held-out rows that are scored to estimate the time of a full evaluation."""
@@ -55,13 +62,14 @@ class TrainingSession:
         compiled: bool = False,
         trainer: Trainer | None = None,
         workers: Workers = ALONE,
+        shard: bool = False,
     ) -> None:
-        self.workers = workers
+        self.workers, self.shard = workers, shard
         self.folder, self.log, self.build, self.view = folder, log, build, view
         self.train_config, self.seed = train_config, seed
         self.precision, self.compiled = precision, compiled
         last = folder / "last.safetensors"
-        saved = checkpoint.load(last) if last.exists() else None
+        saved = checkpoint.load(last, in_turn=shard) if last.exists() else None
         if saved or trainer is None:
             trainer = self.new_trainer(bool(saved and saved[1].get("refit")))
         self.trainer = trainer
@@ -82,11 +90,24 @@ class TrainingSession:
             self.precision,
             self.compiled,
             self.workers,
+            self.shard,
         )
 
     @property
+    def critic_distance(self) -> Callable[[], float] | None:
+        """What patience counts with train.patience_on=critic."""
+        if self.train_config.patience_on == "held_out":
+            return None
+        if not isinstance(self.trainer.model, HasCritic | HasDiscriminator):
+            raise UsageError(
+                "train.patience_on=critic expects an adversarial model, found one without a "
+                "critic; leave it out"
+            )
+        return self.scorer.critic_distance
+
+    @property
     def scorer(self) -> HeldOutScorer:
-        return HeldOutScorer(self.trainer.model, self.view.split("valid"))
+        return HeldOutScorer(self.trainer.model, self.view.weighted("valid"))
 
     def train(self, budget: Budget, should_stop: Callable[[], bool]) -> Iterator[Progress]:
         """The fit and then the refit, within the budget."""
@@ -100,11 +121,10 @@ class TrainingSession:
                     self.scorer,
                     should_stop,
                     estimate_eval_seconds=self.estimate_eval_seconds,
+                    critic_distance=self.critic_distance,
                 )
             )
-            ended = (
-                first.evals_without_improvement >= self.train_config.patience or first.converged
-            )
+            ended = first.evals_without_gain >= self.train_config.patience or first.converged
             if self.train_config.refit == "none" or not (ended and first.best_weights):
                 return
             self.trainer = self.start_refit(first)
@@ -160,14 +180,16 @@ class TrainingSession:
                     self.log.add(record(since))
                 since.clear()
             pause = min(max(saved - start, FIRST_SAVE), SAVE_EVERY)
-            if time.monotonic() - saved > pause and not progress.stopped:
+            due = time.monotonic() - saved > pause and not progress.stopped
+            if self.trainer.agree_if_sharded(due):
                 self.save()
                 saved = time.monotonic()
             try:
                 yield progress
             except GeneratorExit:  # the caller left between two steps, where the state is whole
-                self.save_best("asked")
-                self.save()
+                if self.trainer.sharded is None:  # else the other processes would be needed
+                    self.save_best("asked")
+                    self.save()
                 raise
         stopped = (progress and progress.stopped) or "budget"
         self.save_best(stopped)
@@ -178,21 +200,33 @@ class TrainingSession:
 
     def save(self) -> None:
         """Write the checkpoint, in the first process."""
-        if not self.workers.is_first:
+        if not self.trainer.can_score:
             return
         if not self.trainer.is_finite:
-            raise DivergenceError(
+            kind = DivergenceError if self.workers.is_first else LostWorkerError
+            raise kind(
                 "the weights were no longer finite at step "
                 f"{self.trainer.step}; the checkpoint before is kept; try a "
                 "smaller train.lr, or train.grad_clip=1"
             )
-        checkpoint.save(self.folder / "last.safetensors", *self.trainer.state())
+        self.write("last.safetensors", *self.trainer.state())
+
+    def write(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Write a file of the run; all processes do it together if weights are cut over them."""
+        path = self.folder / name
+        if self.trainer.sharded is None:
+            checkpoint.save(path, tensors, about)
+            return
+        from ..train.sharding import read_whole
+
+        with self.workers.together():
+            checkpoint.save_in_turn(path, tensors, about, read_whole, self.workers.is_first)
 
     def save_best(self, stopped: str) -> None:
         """Save the best weights. Weights that no regular evaluation has scored are scored once
         more and may win, but leave no trace in the checkpoint, so that resuming equals never
         having stopped."""
-        if not self.workers.is_first:
+        if not self.trainer.can_score:
             return
         score, weights, refit = self.trainer.best, self.trainer.best_weights, self.trainer.refit
         seconds = self.trainer.seconds
@@ -214,7 +248,7 @@ class TrainingSession:
         }
         if self.train_config.refit != "none":
             about["refit"] = self.refit_status()
-        checkpoint.save(self.folder / "best.safetensors", weights, about)
+        self.write("best.safetensors", weights, about)
 
     def refit_status(self) -> dict[str, Any]:
         """Progress of the refit: steps done, steps in all, rows."""
@@ -261,19 +295,72 @@ def mean(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(found) / len(found) for name, found in values.items()}
 
 
-def follow(steps: Iterable[Progress], shown: bool | None = None) -> None:
+def follow(
+    steps: Iterable[Progress], shown: bool | None = None, unit: LossUnit | None = None
+) -> None:
     """Run all steps of a fit. A bar is shown on a terminal and in a notebook unless `shown` is
     false; elsewhere a line per held-out evaluation is printed if `shown` is true."""
-    bar = ProgressBar() if shown is not False and is_interactive() else None
+    unit = unit or LossUnit()
+    bar = ProgressBar(unit) if shown is not False and is_interactive() else None
     try:
         for progress in steps:
             if bar:
                 bar.show(progress)
             elif shown and progress.held_out and sys.stderr is not None:
-                sys.stderr.write(f"{line(progress)}\n")
+                sys.stderr.write(f"{line(progress, unit)}\n")
     finally:
         if bar:
             bar.close()
+
+
+LIKELIHOOD_TERMS = ("nll", "bound", "reconstruction", "kl", "prior", "diffusion")
+"""Loss terms that sum to minus a log-likelihood, or a bound of it, in nats; `kl_2` is one of
+several of a kind."""
+
+
+@dataclass(frozen=True)
+class LossUnit:
+    """What the loss of a model is shown in, and the held-out value with it: one unit, one sign."""
+
+    noun: str = "row"  # of the loss: a row, or a character or a step of it
+    steps: float = 1.0  # in a held-out row, on average
+
+    @classmethod
+    def of(cls, run: Run) -> LossUnit:
+        return cls(step_noun(run), mean_steps(run)) if run.model_class.loss_per_step else cls()
+
+    def show(self, terms: Mapping[str, float], held: Metric | None, digits: int) -> str:
+        """Loss and held-out value: as log-likelihoods if both are, otherwise as they are."""
+        loss = sum(terms.values()) if terms else float("nan")
+        names = {name.rpartition("/")[2].partition("_")[0] for name in terms}
+        likelihood = names <= {*LIKELIHOOD_TERMS}
+        if held is None:
+            what = f"log-likelihood per {self.noun}: training" if likelihood else "training loss"
+            return f"{what} {-loss if likelihood else loss:.{digits}f}"
+        if held.kind in ("distance", "loss"):
+            return f"training loss {loss:.{digits}f}  held-out {held.kind} {held.value:.{digits}f}"
+        if not likelihood:
+            return (
+                f"training loss {loss:.{digits}f}  "
+                f"held-out log-likelihood {held.value:.{digits}f} {held.unit} per row"
+            )
+        return (
+            f"log-likelihood per {self.noun}: training {-loss:.{digits}f}  "
+            f"held-out {held.value / self.steps:.{digits}f}"
+        )
+
+
+def step_noun(run: Run) -> str:
+    """What a step of a sequence is."""
+    if (text := run.view.text) is None:
+        return "step"
+    return {"chars": "character", "words": "word", "bytes": "byte"}.get(text.unit, "subword")
+
+
+def mean_steps(run: Run) -> float:
+    """The mean number of steps of the held-out rows."""
+    lengths = run.split(None, "valid").lengths
+    return run.space.shape[0] if lengths is None else float(lengths[:, 0].double().mean())
 
 
 def is_interactive() -> bool:
@@ -287,27 +374,20 @@ def is_notebook() -> bool:
     return shell is not None and type(shell).__name__ != "TerminalInteractiveShell"
 
 
-def line(progress: Progress) -> str:
-    """The progress of training in one line."""
-    loss = sum(progress.terms.values()) if progress.terms else float("nan")
-    held = progress.held_out
-    best = " *" if progress.best else ""
-    score = f"held-out {title(held)} {held.value:.4f}{best}  " if held else ""
+def line(progress: Progress, unit: LossUnit) -> str:
+    """The progress of training in one line; the best held-out value so far has a star."""
+    best = " *" if progress.best else "  "
     return (
-        f"step {progress.step:>7}  epoch {progress.epoch:>6.1f}  training loss {loss:>10.4f}  "
-        f"{score}{progress.speed:.0f} steps/s  {progress.seconds:.0f} s"
+        f"step {progress.step:>7}  epoch {progress.epoch:>6.1f}  "
+        f"{unit.show(progress.terms, progress.held_out, 4)}{best}  "
+        f"{progress.speed:.0f} steps/s  {progress.seconds:.0f} s"
     )
-
-
-def title(held_out: Metric) -> str:
-    """What is held out: a log-likelihood is minus a loss, so they have opposite signs."""
-    return held_out.kind if held_out.kind in ("distance", "loss") else "log-likelihood"
 
 
 class ProgressBar:
     """A progress bar with loss, held-out score, speed and time left."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: LossUnit) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -318,18 +398,16 @@ class ProgressBar:
             console=Console(file=None if is_notebook() else sys.stderr),
         )
         self.task = self.bar.add_task("", total=1.0)
-        self.held = "held out --"
+        self.unit = unit
+        self.held: Metric | None = None
         self.bar.start()
 
     def show(self, progress: Progress) -> None:
-        if progress.held_out:
-            held = progress.held_out
-            self.held = f"held-out {title(held)} {held.value:.3f}"
+        self.held = progress.held_out or self.held
         fraction = min(progress.fraction, 1.0)
         left = progress.seconds * (1 - fraction) / max(fraction, 1e-9)
-        loss = sum(progress.terms.values())
         text = (
-            f"step {progress.step}  training loss {loss:.3f}  {self.held}  "
+            f"step {progress.step}  {self.unit.show(progress.terms, self.held, 3)}  "
             f"{progress.speed:.0f} steps/s  {left:.0f} s left"
         )
         self.bar.update(self.task, completed=fraction, description=text)

@@ -19,9 +19,9 @@ from ..core.errors import UsageError
 from ..core.model import Model
 from ..core.space import Space
 from ..core.train_config import TrainConfig
-from ..data import loading
 from ..data.builtin import catalogue
 from ..data.dataset import Dataset, View
+from ..data.loading import open as open_data
 from . import storage
 from .saved import submodels
 
@@ -60,14 +60,15 @@ def resolve_setup(
     name = model if isinstance(model, str) else registry.name_of(model)
     entry, model_class = registry.describe(name), registry.find(name)
     short = entry.name.partition(".")[2]
-    source = loading.open(what, *overrides.data)
+    source = open_data(what, *overrides.data)
     if entry.is_predictor and not target:
         event, target = None, event or default_target(entry.name, source)
     view = source.view(event, given, target)
     if target:
         view.check_target_varies()
     registry.check_compatible(short, model_class, view.space)
-    defaults = model_class.defaults(view.space)
+    chosen = chosen_settings(model, overrides.model)
+    defaults = model_class.defaults_with(view.space, chosen)
     opened, default_options = source.with_defaults(*defaults.data)
     if opened is not source:
         source, view = opened, opened.view(event, given, target)
@@ -97,6 +98,18 @@ def resolve_setup(
         "ensemble": ensemble,
     }
     return RunSetup(f"{short}-{source.name}", view, config, train_config, metadata)
+
+
+def chosen_settings(model: str | Config, settings: Sequence[str]) -> dict[str, str]:
+    """The settings that a caller chose by name: of a configuration all its fields, those that are
+    configurations by the names of their tags."""
+    named = {} if isinstance(model, str) else model.to_dict()
+    held = {
+        name: value["is"].partition("/")[2] if isinstance(value, dict) and "is" in value else value
+        for name, value in named.items()
+    }
+    given = dict(word.split("=", 1) for word in settings if "=" in word)
+    return {name: str(value) for name, value in (held | given).items()}
 
 
 def inherited(config: Config, settings: Sequence[str]) -> Config:

@@ -136,6 +136,8 @@ OWN_FOLDER = ("run.json", "compare.json", "tune.json")
 DRAFT_RUN, LOCK_SECONDS = ".draft-", 60
 """Prefix of a run folder that is being made, and the age at which it is certainly locked, unless
 it is abandoned."""
+FEATURES = "features.safetensors"
+"""The network whose features compare samples with data, trained when a run is evaluated."""
 TRASH = ".trash"
 """Directory beside the runs that deleted runs are moved to."""
 
@@ -371,14 +373,15 @@ def discard(folder: Path) -> Path:
 
 
 def compact(folder: Path) -> int:
-    """Delete what only resuming needs; bytes that are free now. The run can no longer be
-    resumed, and its date stays."""
+    """Delete what only resuming needs, and what evaluating makes anew; bytes that are free now.
+    The run can no longer be resumed, and its date stays."""
     before, path = size(folder), folder / "run.json"
     changed = os.stat(path)
     about = read(folder, "run.json")
     write(path, json.dumps(with_format({**about, "compacted": True}), indent=1) + "\n")
     os.utime(path, ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    (folder / "last.safetensors").unlink(missing_ok=True)
+    for name in ("last.safetensors", FEATURES):
+        (folder / name).unlink(missing_ok=True)
     return before - size(folder)
 
 

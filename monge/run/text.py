@@ -103,10 +103,23 @@ def source_of(run: Run) -> str:
     if run.view.text is None or len(names) != 1 or len(run.space.given) != 1:
         found = "".join(f", given {name}: {part}" for name, part in run.space.given.items())
         raise UsageError(
-            f"`monge translate` needs a run that maps text to text; this one models {run.space}"
-            f"{found}; fit one with `monge fit transformer` on pairs of sentences"
+            f"expected a run that maps text to text, found one that models {run.space}{found}; "
+            "fit one with `monge fit transformer` on pairs of sentences"
         )
     return names[0]
+
+
+def reads_files(run: Run) -> bool:
+    """Whether a run maps an image or a sound to text."""
+    spaces = list(run.space.given.values())
+    shown = len(spaces) == 1 and (spaces[0].is_image or bool(spaces[0].rate))
+    return shown and run.view.text is not None
+
+
+def translate_files(run: Run, files: Sequence[str], *settings: str) -> list[str]:
+    """The most probable text of each image or sound, in a file or in a folder of them."""
+    name = run.view.event.fields[0].name
+    return [text for file in files for text in run.predict(file, *settings)[name]]
 
 
 @torch.no_grad()
@@ -124,7 +137,7 @@ def cross_attention(run: Run, text: str, translation: str) -> tuple[list[str], l
 
 
 def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """Perplexity and bits per character, and BLEU, chrF, ROUGE-L and word errors."""
+    """Perplexity and bits per character, and BLEU, chrF, ROUGE and word errors."""
     if run.view.text is None:
         return {}
     rows = run.split(what, split)
@@ -140,7 +153,7 @@ def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[s
         found |= {
             "bleu": bleu(translations, true),
             "chrf": chrf(translations, true),
-            "rouge": rouge(translations, true),
+            **rouge(translations, true),
             "word_error_rate": word_errors(translations, true),
         }
     return found

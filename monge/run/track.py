@@ -38,12 +38,9 @@ def check_tracker(name: str) -> None:
 
 
 def tracked(
-    steps: Generator[Progress, None, None] | Iterator[Progress], run: Run, name: str | None
+    steps: Generator[Progress, None, None] | Iterator[Progress], run: Run, name: str
 ) -> Iterator[Progress]:
-    """The steps of a fit, each written to the tracker, if there is one, before it is passed on."""
-    if name is None:
-        yield from steps
-        return
+    """The steps of a fit, each written to the tracker before it is passed on."""
     with closing(steps) as steps, TRACKERS[name](run) as write:  # type: ignore[type-var]
         for progress in steps:
             write(values(progress), progress.step)

@@ -361,7 +361,7 @@ def given_constraints(found: RowLikelihoods, share: Acceptance | None) -> RowLik
         )
     own = np.zeros(len(found.value)) if found.stderr is None else found.stderr
     text = (
-        f"raised by {-share.log:.4g} ± {share.log_stderr:.2g}: {share.kept} of {share.tried} "
+        f"raised by {abs(share.log):.4g} ± {share.log_stderr:.2g}: {share.kept} of {share.tried} "
         "samples obey the constraints"
     )
     return replace(
@@ -377,17 +377,35 @@ def joined(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
 
-def complete_given(view: View, complete: Callable[[Batch], Tensor]) -> Callable[[Batch], Tensor]:
-    """Completions that obey the constraints of the data: those that do not are made again."""
+def complete_given(
+    view: View,
+    complete: Callable[[Batch], Tensor],
+    every: Batch,
+    implied: Mapping[str, Tensor] | None = None,
+) -> Callable[[Batch], Tensor]:
+    """Completions of some of the rows of `every` that obey the constraints of the data and have
+    the codes of computed columns that are known (`implied`, NaN where they are not): those that do
+    not are made again."""
+    first = int(every.row[0]) if every.row is not None and len(every) else 0
 
     def repeat(batch: Batch) -> Tensor:
-        x, wrong = draw_obeying(lambda rows: complete(batch[rows]), len(batch), view.obeys)
+        place = torch.arange(len(batch)) if batch.row is None else batch.row - first
+        known = {name: codes[place] for name, codes in (implied or {}).items()}
+
+        def obeys(x: Tensor) -> Tensor:
+            good = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
+            codes = view.codes(x) if known else {}
+            for name, wanted in known.items():
+                good &= wanted.isnan() | (codes[name].double() == wanted)
+            return good
+
+        x, wrong = draw_obeying(lambda rows: complete(batch[rows]), len(batch), obeys)
         if not len(wrong):
             return x
-        row = int(batch.row[wrong[0]]) + 1 if batch.row is not None else int(wrong[0]) + 1
+        rules = [*(each.text for each in view.constraints), *(each for each in known)]
         raise DataError(
-            f"none of {MAX_REPEATS} completions of row {row} obeys the constraints "
-            f"{listed([each.text for each in view.constraints])}; check its known cells"
+            f"none of {MAX_REPEATS} completions of row {int(place[wrong[0]]) + first + 1} obeys "
+            f"the constraints and known values of {listed(rules)}; check its known cells"
         )
 
     return repeat

@@ -616,7 +616,14 @@ class ServedRun:
             batch = self.hide(batch, body.rows)
         if batch.observed is None or bool(batch.observed.all()):
             raise DataError("these rows have no missing values; write null for what to fill in")
-        found = run.complete_batch(batch, *settings, by=body.by, draws=body.draws, seed=body.seed)
+        found = run.complete_batch(
+            batch,
+            *settings,
+            by=body.by,
+            draws=body.draws,
+            seed=body.seed,
+            implied=rows.implied,
+        )
         length = None if batch.length is None else batch.length.repeat_interleave(body.draws)
         keys = rows.repeated_keys(len(found.x) // max(len(batch), 1), len(batch))
         return {

@@ -85,7 +85,8 @@ def tools(run: Run) -> list[Tool]:
         found.append(Tool("forecast", "Forecast", "Median and intervals of the next steps."))
     if isinstance(model, HasMarginals) and not is_series:
         found.append(Tool("predict", "Predict", "The target of test rows, beside the true one."))
-    if isinstance(model, HasMode) and view.text is not None:
+    texts = [space.kind == "tokens" for space in run.space.given.values()]
+    if isinstance(model, HasMode) and view.text is not None and texts == [True]:
         found.append(Tool("translate", "Translate", "The most probable translation of a text."))
     if isinstance(model, CanSample) and (
         view.given or view.selection.schema.table or sampling.is_text(run)

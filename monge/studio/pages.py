@@ -46,7 +46,7 @@ def environment() -> Environment:
         "short": lambda name: str(name).rpartition(":")[2],
         "code": with_code,
     }
-    found.globals |= {"link": link, "measured": measured}
+    found.globals |= {"link": link, "with_stderr": with_stderr}
     return found
 
 
@@ -74,7 +74,7 @@ def cell(value: Any) -> str:
     return "" if text in ("NaT", "<NA>") else text
 
 
-def measured(value: float, stderr: float | None, sign: str = "") -> Markup:
+def with_stderr(value: float, stderr: float | None, sign: str = "") -> Markup:
     """A value with its standard error of two digits, and no digit below them."""
     if not stderr or not math.isfinite(stderr) or not math.isfinite(value):
         return Markup("<strong>{}</strong>").format(charts.number(value))

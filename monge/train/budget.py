@@ -75,3 +75,7 @@ class Budget:
     def fraction(self, step: int, seconds: float) -> float:
         """The fraction of the budget that is used."""
         return max(step / self.steps, seconds / self.seconds)
+
+    def used(self, step: int, seconds: float, epoch: float) -> float:
+        """The fraction of a budget as it was given that a fit has used."""
+        return max(step / self.steps, seconds / self.seconds, epoch / self.epochs)

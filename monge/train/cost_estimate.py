@@ -199,3 +199,7 @@ class FirstRows:
     def lengths(self) -> Tensor | None:
         lengths = self.rows.lengths
         return None if lengths is None else lengths[self.index]
+
+    @property
+    def row_bytes(self) -> int:
+        return self.rows.row_bytes

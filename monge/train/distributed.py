@@ -28,7 +28,7 @@ from typing import IO, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.errors import LostWorkerError, MongeError, RunError, UsageError
 
@@ -163,14 +163,87 @@ class Workers:
 
 
 ALONE = Workers()
+EARLY_BYTES = 2 * 2**20
+"""Bytes of gradients in a message that is sent before the others are computed. Gradients of fewer
+than twice as many go in one message at the end."""
+
+
+class GradientMessages:
+    """Gradients that are summed over all processes while the others are still computed. They are
+    sent from the last parameter to the first, about as the backward pass finishes them, and in
+    the same order in every process."""
+
+    def __init__(self, params: Sequence[nn.Parameter]) -> None:
+        self.waiting: list[list[nn.Parameter]] = [[]]
+        for param in reversed(params):
+            last = self.waiting[-1]
+            size = sum(each.numel() * each.element_size() for each in last)
+            if last and (size >= EARLY_BYTES or last[0].dtype != param.dtype):
+                self.waiting.append([])
+            self.waiting[-1].append(param)
+        self.done: set[int] = set()  # parameters whose gradients are complete
+        self.sent: list[tuple[list[nn.Parameter], Tensor, Any]] = []
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Send the gradients that the last backward pass finishes inside the block."""
+        handles = [
+            param.register_post_accumulate_grad_hook(self.finish)
+            for message in self.waiting
+            for param in message
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def finish(self, param: Tensor) -> None:
+        self.done.add(id(param))
+        while self.waiting and all(id(each) in self.done for each in self.waiting[0]):
+            self.send(self.waiting.pop(0))
+
+    def send(self, params: list[nn.Parameter]) -> None:
+        with naming_lost_workers(), torch.no_grad():
+            flat = torch.cat([value_of_grad(param).reshape(-1) for param in params])
+            self.sent.append((params, flat, dist.all_reduce(flat, async_op=True)))
+
+    def sums(self) -> dict[int, Tensor]:
+        """The sums by parameter (its id), once all have come; a gradient that is None is 0."""
+        while self.waiting:
+            self.send(self.waiting.pop(0))
+        found: dict[int, Tensor] = {}
+        for params, flat, work in self.sent:
+            with naming_lost_workers():
+                work.wait()
+            pieces = flat.split([param.numel() for param in params])
+            found |= {id(p): piece.view_as(p) for p, piece in zip(params, pieces, strict=True)}
+        return found
+
+
+def value_of_grad(param: nn.Parameter) -> Tensor:
+    return torch.zeros_like(param) if param.grad is None else param.grad
+
+
+def early_messages(params: Sequence[nn.Parameter], workers: Workers) -> GradientMessages | None:
+    """Messages for gradients that are worth more than one."""
+    size = sum(param.numel() * param.element_size() for param in params)
+    return GradientMessages(params) if workers.size > 1 and size >= 2 * EARLY_BYTES else None
+
+
+CONNECTION_WORDS = ("gloo", "NCCL", "Connection reset", "Connection closed")
+"""Words in what torch raises when a connection to another process has ended."""
 
 
 @contextmanager
-def naming_lost_workers() -> Iterator[None]:
-    """A sentence for what torch raises when another process has ended."""
+def naming_lost_workers(computing: bool = False) -> Iterator[None]:
+    """A sentence for what torch raises when another process has ended. A block that is `computing`
+    between its messages may fail for other reasons, which are not named so."""
     try:
         yield
     except RuntimeError as error:
+        if computing and not any(word in str(error) for word in CONNECTION_WORDS):
+            raise
         raise LostWorkerError(
             "a worker of this fit ended before it was done; "
             "`monge fit --resume RUN` goes on from its last checkpoint, if it wrote one"

@@ -91,13 +91,15 @@ def fit(
     should_stop: Callable[[], bool] = lambda: False,
     report_every: float = 0.25,
     estimate_eval_seconds: Callable[[], float] = lambda: 0.0,
+    critic_distance: Callable[[], float] | None = None,
 ) -> Iterator[Progress]:
     """Train until the budget, train.max_steps, early stopping or `should_stop` ends it.
 
     A report is yielded every `report_every` seconds and at every metric from `evaluate`. A
     budget of seconds includes a last evaluation: the time of the previous one is reserved for it,
     or, before the first, the estimate of `estimate_eval_seconds`. Of several processes the first
-    evaluates, measures the time and decides; all yield the same reports.
+    evaluates, measures the time and decides; all yield the same reports. `critic_distance` is what
+    patience counts with train.patience_on=critic, at the weights in training.
     """
     workers = trainer.workers
     config = trainer.train_config
@@ -114,7 +116,8 @@ def fit(
         trainer.train_step(lr_factor(config, trainer.age, length))
         clock.tick()
         half_over = trainer.seconds > end.seconds / 2
-        if clock.eval_seconds is None and evaluate and half_over and workers.is_first:
+        untimed = clock.eval_seconds is None and evaluate is not None
+        if untimed and trainer.agree_if_sharded(half_over) and trainer.can_score:
             clock.eval_seconds = estimate_eval_seconds()
             clock.tick()
         due = trainer.step % trainer.eval_every == 0
@@ -127,6 +130,8 @@ def fit(
             trainer.synchronise()
             found = agreed_metric(trainer, evaluate)
             best = trainer.update_best(found)
+            if critic_distance:
+                trainer.update_critic_distance(workers.agree(critic_distance))
             metric = None if trainer.refit else found  # a refit trains on the held-out rows
             clock.record_eval()
             stopped = workers.agree(reason)
@@ -176,17 +181,21 @@ class TrainingClock:
 
 
 def evaluate_ema(trainer: Trainer, evaluate: Evaluate) -> Metric:
-    """The held-out metric of the EMA weights, in evaluation mode and without gradients."""
-    trainer.model.eval()
-    with trainer.ema.swapped(), torch.no_grad():
-        return evaluate()
+    """The held-out metric of the EMA weights, in evaluation mode and without gradients. The first
+    process computes it; if weights are cut over the processes, all must call this."""
+    with trainer.scoring_weights(), torch.no_grad():
+        return evaluate() if trainer.sharded is None else agreed(trainer, evaluate)
 
 
 def agreed_metric(trainer: Trainer, evaluate: Evaluate) -> Metric:
-    """The held-out metric that the first process computes."""
-    if trainer.workers.size == 1:
+    """The held-out metric that the first process computes, in all processes."""
+    if trainer.workers.size == 1 or trainer.sharded:
         return evaluate_ema(trainer, evaluate)
-    return Metric(**trainer.workers.agree(lambda: evaluate_ema(trainer, evaluate).to_dict()))
+    return agreed(trainer, lambda: evaluate_ema(trainer, evaluate))
+
+
+def agreed(trainer: Trainer, evaluate: Evaluate) -> Metric:
+    return Metric(**trainer.workers.agree(lambda: evaluate().to_dict()))
 
 
 def stop_reason(
@@ -199,7 +208,7 @@ def stop_reason(
             return "refit"
     elif config.max_steps and trainer.step >= config.max_steps:
         return "complete"
-    elif config.patience and trainer.evals_without_improvement >= config.patience:
+    elif config.patience and trainer.evals_without_gain >= config.patience:
         return "patience"
     elif trainer.converged:
         return "complete"

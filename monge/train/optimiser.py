@@ -189,15 +189,15 @@ def freeze(model: Model, prefixes: tuple[str, ...]) -> list[nn.Module]:
     return [model.parts, *(module for name, module in model.named_modules() if name in prefixes)]
 
 
-def lr_multiplier_of(model: Model, multipliers: Mapping[str, float]) -> dict[int, float]:
-    """The learning-rate multiplier of each parameter (by id) that a prefix matches; the longest
+def lr_multiplier_of(model: Model, multipliers: Mapping[str, float]) -> dict[str, float]:
+    """The learning-rate multiplier of each parameter (by name) that a prefix matches; the longest
     matching prefix wins."""
     check_prefixes(multipliers, model, "train.lr_multipliers")
     found = {}
-    for name, param in model.named_parameters():
+    for name, _ in model.named_parameters():
         matching = [prefix for prefix in multipliers if has_prefix(name, prefix)]
         if matching:
-            found[id(param)] = multipliers[max(matching, key=len)]
+            found[name] = multipliers[max(matching, key=len)]
     return found
 
 

@@ -14,16 +14,16 @@ in one update, goes through the rows in orders of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import LBFGS
+from torch.optim import LBFGS, Optimizer
 
 from ..core.abilities import HasLikelihood
 from ..core.batch import Batch
@@ -34,7 +34,13 @@ from ..core.rng import derive_seed, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import BatchSequence, EpochBatches, RowSource, steps_per_epoch
 from .checkpoint import check_same_names
-from .distributed import ALONE, Workers
+from .distributed import (
+    ALONE,
+    Workers,
+    early_messages,
+    naming_lost_workers,
+    value_of_grad,
+)
 from .optimiser import (
     check_slots,
     flush_denormals,
@@ -49,6 +55,9 @@ from .optimiser import (
 from .precision import check_bf16
 from .regularisation import input_noise, l1_prox, weight_noise
 
+if TYPE_CHECKING:
+    from .sharding import ShardedModel
+
 
 class EMA:
     """a <- d a + (1 - d) w at each step, for weights w and their average a.
@@ -58,9 +67,14 @@ class EMA:
     are those of the live model. With decay 0 there is no average.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(
+        self, model: nn.Module, decay: float, params: Mapping[str, nn.Parameter] | None = None
+    ) -> None:
+        """`params` are the parameters of the model by name, or the parts of them that this process
+        holds."""
         self.decay = decay
-        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        named = dict(model.named_parameters()) if params is None else params
+        trainable = {name: p for name, p in named.items() if p.requires_grad}
         self.live = {**trainable, **batch_norm_statistics(model)} if decay else {}
         self.weights = {name: p.detach().clone() for name, p in self.live.items()}
 
@@ -95,10 +109,11 @@ class EMA:
 class PieceSums:
     """Sums over the pieces of a batch: of gradients, which torch adds in place, and of losses."""
 
-    def __init__(self, params: Sequence[nn.Parameter]) -> None:
-        self.params = params
+    def __init__(self, params: Sequence[nn.Parameter], workers: Workers) -> None:
+        self.params, self.workers = params, workers
         self.losses: Losses = {}
         self.total: Tensor | None = None
+        self.early = early_messages(params, workers)
         for param in params:
             param.grad = None
 
@@ -108,22 +123,28 @@ class PieceSums:
             self.losses[name] = self.losses[name] + mean if name in self.losses else mean
         self.total = share * total if self.total is None else self.total + share * total
 
-    def reduced(self, workers: Workers, state: LossState) -> tuple[Losses, Tensor]:
+    @contextmanager
+    def piece(self, last: bool) -> Iterator[None]:
+        """The block computes the gradients of a piece, the last of this process or another."""
+        with self.early.sending() if last and self.early else nullcontext():
+            yield
+
+    def reduced(self, state: LossState) -> tuple[Losses, Tensor]:
         """The loss terms and their sum, and the gradients in place, over all processes. A gradient
         that is None in some of them counts as 0 there and stays None if it is so in all."""
         assert self.total is not None
-        total = self.total.clone()
+        total, workers = self.total.clone(), self.workers
         if workers.size > 1:
             has_grad = torch.tensor(
                 [param.grad is not None for param in self.params], dtype=total.dtype
             ).to(total.device)
             changed = state.changed.to(total)
-            grads = [
-                torch.zeros_like(param) if param.grad is None else param.grad
-                for param in self.params
-            ]
+            grads = [] if self.early else [value_of_grad(param) for param in self.params]
             sums = iter(workers.sum([*grads, *self.losses.values(), total, has_grad, changed]))
             grads = [next(sums) for _ in grads]
+            if self.early:
+                early = self.early.sums()
+                grads = [early[id(param)] for param in self.params]
             self.losses = {name: next(sums) for name in self.losses}
             total, has_grad, changed = sums
             for param, grad, there in zip(self.params, grads, has_grad.tolist(), strict=True):
@@ -187,6 +208,40 @@ def check_pieces(train_config: TrainConfig, batch_size: int, workers: Workers) -
             f"expected a number of workers that divides the {pieces} pieces of a batch, found "
             f"{workers.size}; use {' or '.join(map(str, fitting[-4:]))}"
         )
+
+
+def check_shardable(
+    updates: Sequence[Update],
+    settings: Sequence[OptimiserConfig],
+    train_config: TrainConfig,
+    workers: Workers,
+    compiled: bool,
+) -> None:
+    """UsageError for a fit whose weights cannot be cut over processes."""
+    if workers.size == 1:
+        raise UsageError(
+            "expected several processes with --shard, found one; add --workers 2, or start it "
+            "by torchrun"
+        )
+    if not any(update.params for update in updates):
+        raise UsageError(
+            "expected a model whose weights follow gradients with --shard, found one that is "
+            "fitted by counting or in closed form, without gradients and moments; leave --shard "
+            "out"
+        )
+    moving = [each for update, each in zip(updates, settings, strict=True) if update.params]
+    unsupported = {
+        "train.optimiser=lbfgs": any(each.optimiser == "lbfgs" for each in moving),
+        "train.weight_noise": any(each.weight_noise for each in moving),
+        f"train.refit={train_config.refit}": train_config.refit != "none",
+        "--compile": compiled,
+    }
+    for setting, chosen in unsupported.items():
+        if chosen:
+            raise UsageError(
+                f"expected no {setting} with --shard, which it does not support, found it; leave "
+                "one of them out"
+            )
 
 
 def refuse_weights(model: Model, updates: Sequence[Update]) -> None:
@@ -270,8 +325,10 @@ class Trainer:
         precision: str = "fp32",
         compiled: bool = False,
         workers: Workers = ALONE,
+        shard: bool = False,
     ) -> None:
-        self.workers = workers
+        self.workers, self.shard = workers, shard
+        self.sharded: ShardedModel | None = None  # from the first step on, if `shard`
         self.model, self.rows, self.train_config, self.seed = model, rows, train_config, seed
         self.device = next(
             (t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu")
@@ -284,12 +341,10 @@ class Trainer:
             refuse_weights(model, self.updates)
         self.losses = [torch.compile(t.loss) if compiled else t.loss for t in self.updates]
         self.settings = [train_config.optimiser_config(t.name) for t in self.updates]
-        factors = lr_multiplier_of(model, train_config.lr_multipliers)
-        self.optimisers = [
-            make_optimiser(settings, t.params, factors) if t.params else None
-            for t, settings in zip(self.updates, self.settings, strict=True)
-        ]
-        self.ema = EMA(model, train_config.ema_decay)
+        self.optimisers = self.make_optimisers(model)
+        if shard:
+            check_shardable(self.updates, self.settings, train_config, workers, compiled)
+        self.ema = EMA(model, train_config.ema_decay if not shard else 0.0)
         self.batches = epoch_batches(len(rows), train_config)
         self.batch_size = self.batches.size
         self.pieces = train_config.pieces
@@ -300,6 +355,8 @@ class Trainer:
         self.epoch_steps = steps_per_epoch(self.batches, self.updates)
         self.eval_every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
         self.step, self.evals_without_improvement, self.seconds = 0, 0, 0.0
+        self.least_critic_distance: float | None = None
+        self.evals_without_lower_distance = 0
         self.schedule_steps = 0  # over which the learning rate decays; 0 until the first step
         self.refit: Refit | None = None
         self.best: Metric | None = None
@@ -309,6 +366,55 @@ class Trainer:
         self.pending_norms: list[tuple[int, str, Tensor]] = []  # of gradients, before clipping
         self.whole_split: Batch | None = None
         self.set_train_mode()
+
+    def make_optimisers(
+        self, model: Model, own: Callable[[Sequence[nn.Parameter]], list[nn.Parameter]] = list
+    ) -> list[Optimizer | None]:
+        """An optimiser of each update with parameters, for what this process has of them."""
+        named = lr_multiplier_of(model, self.train_config.lr_multipliers)
+        factors = {
+            id(part): factor
+            for name, factor in named.items()
+            for part in own([model.get_parameter(name)])
+        }
+        return [
+            make_optimiser(settings, own(update.params), factors) if update.params else None
+            for update, settings in zip(self.updates, self.settings, strict=True)
+        ]
+
+    def shard_weights(self) -> None:
+        """Cut the weights over the processes, when they have their initial or restored values."""
+        from .sharding import ShardedModel
+
+        self.sharded = ShardedModel(self.model, self.workers, self.first_losses)
+        self.whole_losses = self.losses
+        self.updates, self.frozen = trainable_updates(self.sharded.live, self.train_config)
+        self.losses = [partial(self.sharded.compute, update.loss) for update in self.updates]
+        self.optimisers = self.make_optimisers(self.sharded.live, self.sharded.own)
+        self.ema = EMA(self.sharded.live, self.train_config.ema_decay, self.sharded.local)
+        self.set_train_mode()
+
+    def first_losses(self) -> Iterator[Losses]:
+        """The losses of each update with parameters on the smallest piece of its first batch."""
+        for update, loss in zip(self.updates, self.losses, strict=True):
+            if update.params:
+                read = self.whole if update.whole else partial(self.batch, 0)
+                yield loss(read(update, piece=self.pieces - 1))
+
+    @property
+    def trained(self) -> Model:
+        """The model, or the copy of it whose weights are cut over the processes."""
+        return self.sharded.live if self.sharded else self.model
+
+    @property
+    def can_score(self) -> bool:
+        """Whether this process takes part in evaluations and checkpoints: the first does, and all
+        do if weights are cut over them."""
+        return self.workers.is_first or self.sharded is not None
+
+    def agree_if_sharded(self, fact: bool) -> bool:
+        """A decision of the first process that all must follow if weights are cut over them."""
+        return self.workers.agree(lambda: fact) if self.sharded else fact
 
     @property
     def age(self) -> int:
@@ -340,7 +446,8 @@ class Trainer:
             index = update.rows(index, len(self.rows))
         if update and piece is not None:
             index = self.cut(index, update, piece)
-        batch = replace(self.rows.batch(index, train=True).to(self.device), step=self.age)
+        batch = self.rows.batch(index, train=True).sent_to(self.device)
+        batch = replace(batch, step=self.age)
         noise = self.train_config.input_noise
         return input_noise(batch, self.model.space, noise) if noise else batch
 
@@ -351,7 +458,7 @@ class Trainer:
 
     def whole(self, update: Update, piece: int | None = None) -> Batch:
         if self.whole_split is None:
-            self.whole_split = self.rows.whole().to(self.device)
+            self.whole_split = self.rows.whole().sent_to(self.device)
         batch, noise = replace(self.whole_split, step=self.age), self.train_config.input_noise
         if update.rows or update.batches > 1 or piece is not None:
             index = torch.arange(len(batch)).repeat(update.batches)
@@ -364,18 +471,21 @@ class Trainer:
         reseed(derive_seed(self.seed, "begin"), self.device)
         count = min(len(self.rows), MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
-        self.model.initialise_from_data(self.rows.batch(index, train=True).to(self.device))
+        self.model.initialise_from_data(self.rows.batch(index, train=True).sent_to(self.device))
         self.synchronise()
-        self.ema = EMA(self.model, self.train_config.ema_decay)
+        if not self.shard:
+            self.ema = EMA(self.model, self.train_config.ema_decay)
 
     def synchronise(self) -> None:
         """Give every process the weights of the first, from which those of other processors may
-        differ by rounding."""
-        self.workers.broadcast([*self.model.parameters(), *self.model.buffers()])
+        differ by rounding; weights that are cut are the same by themselves."""
+        cut = self.sharded.is_cut if self.sharded else lambda _: False
+        params = [p for name, p in self.trained.named_parameters() if not cut(name)]
+        self.workers.broadcast([*params, *self.trained.buffers()])
 
     def set_train_mode(self) -> None:
         """Put the model in training mode, frozen modules in evaluation mode."""
-        self.model.train()
+        self.trained.train()
         for module in self.frozen:
             module.eval()
 
@@ -383,7 +493,9 @@ class Trainer:
         """Apply every due update once, with learning rates multiplied by `scale`."""
         if self.age == 0:
             self.initialise()
-        if not self.model.training:
+        if self.shard and not self.sharded:
+            self.shard_weights()
+        if not self.trained.training:
             self.set_train_mode()
         for place, update in enumerate(self.updates):
             if self.age % update.every:
@@ -426,8 +538,9 @@ class Trainer:
         moving = self.optimisers[number]
         if moving is None:
             (batch,) = pieces
-            with torch.no_grad():
-                self.log_losses(update.name, self.losses[number](batch))
+            with torch.no_grad(), self.whole_weights():
+                losses = self.whole_losses if self.sharded else self.losses
+                self.log_losses(update.name, losses[number](batch))
             return
         settings = self.settings[number]
         if isinstance(moving, LBFGS):
@@ -435,7 +548,7 @@ class Trainer:
             return
         losses, _ = self.backward(number, update, pieces, settings, rows)
         if settings.grad_clip:
-            norm = nn.utils.clip_grad_norm_(update.params, settings.grad_clip)
+            norm = self.clip_gradients(update.params, settings.grad_clip)
             self.pending_norms.append((self.step, update.name, norm))
         for group in moving.param_groups:
             group["lr"] = settings.lr * scale * group["factor"]
@@ -443,6 +556,31 @@ class Trainer:
         if settings.l1:
             l1_prox(moving, settings.l1)
         self.log_losses(update.name, losses)
+
+    def clip_gradients(self, params: Sequence[nn.Parameter], largest: float) -> Tensor:
+        """Scale the gradients to a norm of at most `largest`; their norm before."""
+        if not self.sharded:
+            return nn.utils.clip_grad_norm_(params, largest)
+        norm = self.sharded.norm(params)
+        scale = float((largest / (norm + 1e-6)).clamp(max=1.0))  # as torch has it
+        for part in self.sharded.own(params):
+            if part.grad is not None:
+                part.grad.mul_(scale)
+        return norm
+
+    @contextmanager
+    def whole_weights(self) -> Iterator[None]:
+        """The model has whole weights, which may change."""
+        with self.sharded.changed_as_a_whole() if self.sharded else nullcontext():
+            yield
+
+    @contextmanager
+    def scoring_weights(self) -> Iterator[None]:
+        """The model has the weights used for sampling and scoring, in evaluation mode: in the
+        first process alone if they are cut over several, all of which must enter."""
+        self.model.eval()
+        with self.sharded.gathered(self.weights()) if self.sharded else self.ema.swapped():
+            yield
 
     def backward(
         self,
@@ -457,13 +595,20 @@ class Trainer:
         if self.pieces == 1:
             (batch,) = pieces
             return self.piece_backward(number, update, batch, settings)
-        sums, state = PieceSums(update.params), LossState(self.model)
-        for batch in pieces:
+        params = update.params
+        if self.sharded:  # torch itself sums the gradients of weights that are cut
+            self.sharded.drop_gradients()
+            params = self.sharded.uncut(params)
+        sums, state = PieceSums(params, self.workers), LossState(self.trained)
+        last = len(self.workers.share(self.pieces)) - 1
+        for place, batch in enumerate(pieces):
             share = len(batch) / rows
-            with state.piece(share):
+            with state.piece(share), sums.piece(place == last):
                 losses, total = self.piece_backward(number, update, batch, settings, share)
             sums.add(losses, total, share)
-        return sums.reduced(self.workers, state)
+        if self.sharded:
+            self.sharded.take_gradients(update.params)
+        return sums.reduced(state)
 
     def piece_backward(
         self,
@@ -488,7 +633,12 @@ class Trainer:
             if share is None:
                 for param in update.params:
                     param.grad = None
-            (total if share is None else share * total).backward(inputs=list(update.params))
+            part = total if share is None else share * total
+            if self.sharded:
+                self.sharded.backward(part)
+            else:
+                with naming_lost_workers(computing=True):  # gradients are sent meanwhile
+                    part.backward(inputs=list(update.params))
         return losses, total.detach()
 
     def lbfgs_step(
@@ -570,31 +720,59 @@ class Trainer:
             self.evals_without_improvement += 1
         return better
 
+    def update_critic_distance(self, distance: float) -> None:
+        """Record the distance of held-out rows and samples by the critic, which patience counts
+        instead of the held-out metric."""
+        lower = self.least_critic_distance is None or distance < self.least_critic_distance
+        if lower:
+            self.least_critic_distance = distance
+        self.evals_without_lower_distance = 0 if lower else self.evals_without_lower_distance + 1
+
+    @property
+    def evals_without_gain(self) -> int:
+        """What patience counts."""
+        if self.train_config.patience_on == "critic":
+            return self.evals_without_lower_distance
+        return self.evals_without_improvement
+
     def weights(self) -> dict[str, Tensor]:
         """A copy of the weights used for sampling and scoring: the EMA, other buffers live."""
+        if self.sharded:
+            return self.sharded.snapshot(self.ema.weights)
         state = self.model.state_dict() | self.ema.weights
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 
     @property
     def is_finite(self) -> bool:
-        """Whether every weight is finite."""
-        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+        """Whether every weight is finite, in all processes if they are cut over several."""
+        params = self.sharded.local.values() if self.sharded else self.model.parameters()
+        finite = all(bool(p.isfinite().all()) for p in params)
+        return self.sharded.is_true_everywhere(finite) if self.sharded else finite
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything a resume needs: tensors by name, and counters."""
-        tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"ema/{name}": t for name, t in self.ema.weights.items()}
+        """Everything a resume needs: tensors by name, and counters. Of weights that are cut over
+        several processes the tensors are read by all of them together."""
+        model = self.sharded.state() if self.sharded else self.model.state_dict()
+        joined = self.sharded.joined if self.sharded else lambda _, tensor: tensor
+        tensors = {f"model/{name}": t for name, t in model.items()}
+        tensors |= {f"ema/{name}": joined(name, t) for name, t in self.ema.weights.items()}
         tensors |= {f"best/{name}": t for name, t in self.best_weights.items()}
-        names = {id(p): name for name, p in self.model.named_parameters()}
+        params = self.sharded.local.items() if self.sharded else self.model.named_parameters()
+        names = {id(p): name for name, p in params}
         numbers, slots_of = {}, {}
         for update, moving in zip(self.updates, self.optimisers, strict=True):
             if moving:
                 slots, numbers[update.name] = pack(moving, names)
                 slots_of[update.name] = len(slots)
-                tensors |= {f"optimiser/{update.name}/{name}": t for name, t in slots.items()}
+                tensors |= {
+                    f"optimiser/{update.name}/{path}": joined(path.rpartition("/")[0], t)
+                    for path, t in slots.items()
+                }
         counters = {
             "step": self.step,
             "evals_without_improvement": self.evals_without_improvement,
+            "least_critic_distance": self.least_critic_distance,
+            "evals_without_lower_distance": self.evals_without_lower_distance,
             "seconds": self.seconds,
             "best": None if self.best is None else self.best.to_dict(),
             "best_step": self.best_step,
@@ -606,22 +784,31 @@ class Trainer:
         }
         return tensors, counters
 
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Load what `state` returned."""
+    def restore(self, tensors: Mapping[str, Tensor], counters: dict[str, Any]) -> None:
+        """Load what `state` returned, in as many processes as there are."""
 
-        def under(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        def under(
+            prefix: str, take: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor
+        ) -> dict[str, Tensor]:
+            names = (name for name in tensors if name.startswith(prefix))
+            return {(k := name.removeprefix(prefix)): take(k, tensors[name]) for name in names}
 
         self.check_batches(counters)
         try:
             self.model.load_state_dict(under("model/"))
-            self.ema.restore({k: v.to(self.device) for k, v in under("ema/").items()})
-            params = dict(self.model.named_parameters())
+            if self.shard:
+                self.shard_weights()
+            sharded = self.sharded
+            part = sharded.part if sharded else lambda _, tensor: tensor
+            self.ema.restore({k: v.to(self.device) for k, v in under("ema/", part).items()})
+            params = sharded.local if sharded else dict(self.model.named_parameters())
             for update, moving, settings in zip(
                 self.updates, self.optimisers, self.settings, strict=True
             ):
                 if moving:
-                    slots = under(f"optimiser/{update.name}/")
+                    slots = under(
+                        f"optimiser/{update.name}/", lambda k, v: part(k.rpartition("/")[0], v)
+                    )
                     if len(slots) != (count := counters["slots"][update.name]):
                         raise ValueError(
                             f"expected {count} optimiser tensors for {update.name}, "
@@ -629,13 +816,16 @@ class Trainer:
                         )
                     unpack(moving, params, slots, counters["optimiser"][update.name])
                     check_slots(moving, settings)
-            self.best_weights = under("best/")
+            joined = sharded.joined if sharded else lambda _, tensor: tensor
+            self.best_weights = under("best/", lambda k, v: joined(k, part(k, v)))
             self.best = None if counters["best"] is None else Metric(**counters["best"])
             check_same_names(
-                "best weights", self.best_weights, self.model.state_dict() if self.best else ()
+                "best weights", self.best_weights, self.trained.state_dict() if self.best else ()
             )
             self.step = counters["step"]
             self.evals_without_improvement = counters["evals_without_improvement"]
+            self.least_critic_distance = counters.get("least_critic_distance")
+            self.evals_without_lower_distance = counters.get("evals_without_lower_distance", 0)
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
             self.schedule_steps = counters.get("schedule_steps", 0)
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None

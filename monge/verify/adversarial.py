@@ -234,7 +234,7 @@ def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Res
     Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     assert isinstance(model, Model)
     chosen = model.config.to_dict()
-    if chosen.get("label_smoothing") or chosen["game"] == "squares":
+    if chosen.get("label_smoothing") or chosen["game"] in ("squares", "hinge"):
         raise SkipIdentity("its labels are not 0 and 1, or its loss is no cross entropy")
     torch.manual_seed(1)
     losses = next(update for update in model.updates() if update.params).loss(batch)

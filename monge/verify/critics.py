@@ -16,7 +16,7 @@ from ..core.abilities import HasCritic
 from ..core.batch import Batch, broadcast_conditions
 from ..core.model import Model
 from ..core.rng import make_generator
-from ..models.adversarial._lipschitz import Clipping
+from ..models.adversarial._lipschitz import Clipping, norm_bound
 from ..nn.mlp import MLP
 from ..prob.divergence import wasserstein
 from ._helpers import most, normal
@@ -87,9 +87,14 @@ def x88_critic_is_lipschitz(model: HasCritic, batch: Batch) -> Residual:
     return Residual(float(slope.amax()), 1 + ROUNDING)
 
 
-def norm(layers: Iterable[nn.Linear]) -> Tensor:
+def norm(layers: Iterable[nn.Linear | nn.Conv2d]) -> Tensor:
     """The product of spectral norms, ()."""
-    each = [torch.linalg.matrix_norm(layer.weight.double(), 2) for layer in layers]
+    each = [
+        torch.linalg.matrix_norm(layer.weight.double(), 2)
+        if isinstance(layer, nn.Linear)
+        else norm_bound(layer)
+        for layer in layers
+    ]
     return torch.stack(each).prod()
 
 

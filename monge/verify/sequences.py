@@ -211,7 +211,8 @@ def x110_scores_and_context() -> Residual:
     Source: Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec. 3.1."""
     q, k, length = seeded_normal(3, 4, 5), seeded_normal(3, 6, 5, seed=1), torch.tensor([6, 2, 4])
     worst = 0.0
-    for score in (DotScore(), BilinearScore(5, 5).double(), AdditiveScore(5, 5, 8).double()):
+    learned = (BilinearScore(5, 5).double(), AdditiveScore(5, 5, 8).double())
+    for score in (DotScore(), DotScore(scaled=False), *learned):
         weights = (score(q, k) + padding_mask(length, 6, k)[:, 0]).softmax(-1)
         beyond = weights * (torch.arange(6) >= length[:, None, None])
         context = weights @ k
@@ -230,9 +231,9 @@ def x110_scores_and_context() -> Residual:
 
 
 def x110_scores_are_their_formulas() -> Residual:
-    """Dot q.k / sqrt(d), bilinear q'Wk, additive v'tanh(Wq + Uk), pair by pair.
+    """Dot q.k / sqrt(d) or q.k, bilinear q'Wk, additive v'tanh(Wq + Uk), pair by pair.
 
-    A bilinear score with W = I / sqrt(d) is a dot product.
+    A bilinear score with W = I is the dot product that is not scaled.
 
     Examines: nn.attention.scores.
 
@@ -249,17 +250,21 @@ def x110_scores_are_their_formulas() -> Residual:
         ]
         for a in q[0]
     ]
+    products = torch.stack([torch.stack([(a * b).sum() for b in k[0]]) for a in q[0]])
     due = [
-        torch.stack([torch.stack([(a * b).sum() for b in k[0]]) for a in q[0]]) / math.sqrt(5),
+        products / math.sqrt(5),
+        products,
         torch.stack([torch.stack([(w @ a) @ b for b in k[0]]) for a in q[0]]),
         torch.stack([torch.stack([additive.out.weight[0] @ h for h in row]) for row in hidden]),
     ]
     worst = [
         gap(score(q, k)[0], known)
-        for score, known in zip((DotScore(), bilinear, additive), due, strict=True)
+        for score, known in zip(
+            (DotScore(), DotScore(scaled=False), bilinear, additive), due, strict=True
+        )
     ]
-    bilinear.map.weight.data = torch.eye(5, dtype=torch.float64) / math.sqrt(5)
-    return Residual(most(worst, gap(bilinear(q, k)[0], due[0])), 1e-12)
+    bilinear.map.weight.data = torch.eye(5, dtype=torch.float64)
+    return Residual(most(worst, gap(bilinear(q, k), DotScore(scaled=False)(q, k))), 1e-12)
 
 
 def strings(count: int) -> list[str]:

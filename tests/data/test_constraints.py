@@ -112,6 +112,10 @@ def test_rows_that_break_a_constraint_are_counted_and_the_first_is_named(tmp_pat
     frame.to_csv(tmp_path / "loans.csv", index=False)
     with pytest.raises(DataError, match=r"row 9 of loans\.csv"):
         data.open(tmp_path / "loans.csv", "constraints=end>=start")
+    frame = loans()
+    frame.loc[[7, 100, 250], "rate"] = [-1.0, 200.0, -3.0]  # both ends of one chain
+    with pytest.raises(DataError, match=r"'0<=rate<=100', row 8: .*=-1.*3 of 300"):
+        opened("0<=rate<=100", frame)
 
 
 def test_constraints_need_a_table_that_is_not_plain():

@@ -53,10 +53,14 @@ def where(row):
     return f"row {row + 1}"
 
 
+def fit(cells):
+    return date.fit(cells, date_format.find_format(list(cells)), "str")
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_dates_come_back_as_they_were_written(form):
     cells = np.array([*FORMS[form], None], object)
-    codec = date.fit(cells[:-1], "str")
+    codec = fit(cells[:-1])
     ticks = codec.encode(cells, where)
     assert ticks.isnan().tolist() == [False, False, False, True]
     assert (ticks[:3] == ticks[:3].round()).all()
@@ -66,7 +70,7 @@ def test_dates_come_back_as_they_were_written(form):
 
 def test_times_of_different_zones_are_one_moment_in_utc():
     cells = np.array(["2020-01-01 10:00:00+01:00", "2020-07-01 11:00:00+02:00"], object)
-    codec = date.fit(cells, "str")
+    codec = fit(cells)
     ticks = codec.encode(cells, where)
     written = ["2020-01-01 09:00:00+00:00", "2020-07-01 09:00:00+00:00"]
     assert codec.decode(ticks.numpy()).tolist() == written
@@ -86,19 +90,19 @@ def test_dates_whose_order_cannot_be_told(cells, expected):
 
 def test_seconds_over_years_are_days_with_fractions():
     cells = np.array(["2020-01-01 10:20:30", "2029-01-02 10:20:31"], object)
-    codec = date.fit(cells, "str")
+    codec = fit(cells)
     assert codec.kind == "real"
     assert codec.decode(np.array([0, 0.5])).tolist() == [cells[0], "2020-01-01 22:20:30"]
 
 
 def test_draws_far_away_are_written_as_the_last_year_there_is():
-    codec = date.fit(np.array(FORMS["days"], object), "str")
+    codec = fit(np.array(FORMS["days"], object))
     assert codec.decode(np.array([1e12, -1e12])).tolist() == ["9999-12-01", "1000-01-01"]
 
 
 @pytest.mark.parametrize("cells", [["1.2.3", "4.5.6"], ["2020-01-01", "soon"], ["May"]])
 def test_what_is_no_date_is_left_to_others(cells):
-    assert date.fit(np.array(cells, object), "str") is None
+    assert date_format.find_format(cells) is None
 
 
 def test_a_table_of_customers_keeps_its_dates():
@@ -144,7 +148,7 @@ def test_a_date_of_another_form_is_refused():
 
 
 def test_times_between_the_steps_of_a_run_are_refused():
-    codec = date.fit(np.array(FORMS["midnights"], object), "str")
+    codec = fit(np.array(FORMS["midnights"], object))
     with pytest.raises(DataError, match=r"row 1: 0\.5 steps of 1 day since"):
         codec.encode(np.array(["2020-01-01T12:00:00"], object), where)
 
@@ -157,7 +161,7 @@ def test_predicted_dates_and_numbers_far_from_zero_are_in_the_form_of_the_data(b
             for name, value in {"mean": 2.0, "mode": 2.0, "low": 1.0, "high": 3.0}.items()
         }
     )
-    days = date.fit(np.array(FORMS["days"], object), "str")
+    days = fit(np.array(FORMS["days"], object))
     written = {
         name: column.tolist() for name, column in of_number(prediction, "t", days, by).items()
     }

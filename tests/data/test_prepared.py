@@ -1,21 +1,24 @@
 """Prepared folders: the same rows, schema and weights as a table that is held in memory."""
 
 import json
+import os
 import shutil
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 
 from monge import data
 from monge.core.errors import DataError, UsageError
-from monge.data import dataset, derived, loading, packed, prepared, schema_fit
+from monge.data import dataset, derived, frames, loading, packed, prepared, schema_fit
 from monge.data.codecs import scalar
 from monge.data.derived import is_function
 from monge.data.packed import levels
-from monge.data.readers import columns, delimited, tables
+from monge.data.readers import columns, decoding, delimited, long_text, stored, tables
 from monge.data.schema_fit import MAX_ATOMS, frequent_values
 from monge.run.run import start
 
@@ -351,3 +354,277 @@ def test_columns_side_by_side_are_rows(monkeypatch):
     assert torch.equal(one.x, other.x)
     assert torch.equal(one.observed, other.observed)
     assert not one.observed.all()
+
+
+def pictures(folder, n: int = 40, side: int = 6, grey=lambda i: False) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        shape = (side, side + 1) if grey(i) else (side, side + 1, 3)
+        place = folder / f"class{i % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(place / f"{i}.png")
+
+
+@pytest.mark.parametrize("grey", ["none", "all", "first", "later"])
+def test_prepared_pictures_are_the_pictures(tmp_path, monkeypatch, grey):
+    which = {"none": 0, "all": 99, "first": 10, "later": -10}[grey]
+    pictures(tmp_path / "p", grey=lambda i: i < which or 40 + which <= i < 40 + min(which, 0) + 9)
+    monkeypatch.setattr(decoding, "CHUNK", 7)
+    found = data.prepare(tmp_path / "p", tmp_path / "p.monge")
+    plain = data.open(tmp_path / "p")
+    same(plain, found)
+    index = torch.tensor([3, 0, 11])
+    one, other = (each.view().split("train").batch(index) for each in (plain, found))
+    assert torch.equal(one.x, other.x)
+    resized = data.prepare(f"{tmp_path / 'p'}+resize4", tmp_path / "r.monge")
+    same(data.open(f"{tmp_path / 'p'}+resize4"), resized)
+
+
+def test_pictures_are_decoded_by_workers_and_not_twice(tmp_path, monkeypatch):
+    pictures(tmp_path / "p")
+    monkeypatch.setattr(decoding, "FEW", 0)
+    monkeypatch.setattr(decoding.os, "cpu_count", lambda: 2)
+    chunks = decoding.decoded_chunks
+
+    def killed(*args):
+        for place, chunk in enumerate(chunks(*args)):
+            yield chunk
+            if place == 1:
+                raise Killed
+
+    # two workers, each of which decodes the one chunk that there is
+    monkeypatch.setattr(decoding, "decoded_chunks", lambda *args: iter(chunks(*args[:4], [0, 0])))
+    same(data.open(tmp_path / "p"), data.prepare(tmp_path / "p", tmp_path / "w.monge"))
+    monkeypatch.setattr(decoding, "FEW", 10**6)
+    monkeypatch.setattr(decoding, "CHUNK", 8)
+    monkeypatch.setattr(decoding, "decoded_chunks", killed)
+    with pytest.raises(Killed):
+        data.prepare(tmp_path / "p", tmp_path / "p.monge")
+    seen = []
+    monkeypatch.setattr(
+        decoding, "decoded_chunks", lambda *args: seen.extend(args[-1]) or chunks(*args)
+    )
+    same(data.open(tmp_path / "p"), data.prepare(tmp_path / "p", tmp_path / "p.monge"))
+    assert seen == [2, 3, 4]
+
+
+def test_pictures_stay_in_their_files_where_there_is_no_room(tmp_path, monkeypatch):
+    pictures(tmp_path / "p", grey=lambda i: i < 5)
+    plain = data.open(tmp_path / "p")
+    monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepared, "LARGE", 1)
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(1000))
+    found = data.open(tmp_path / "p")
+    assert found.schema.to_dict() == plain.schema.to_dict()
+    assert found.fingerprint == plain.fingerprint == found.copy().fingerprint
+    assert not any(
+        path.suffix == ".bin" and path.stat().st_size > 4000
+        for path in (tmp_path / "cache").rglob("*")
+    )
+    index = torch.tensor([3, 0, 11])
+    one, other = (each.view().split("train").batch(index) for each in (plain, found))
+    assert torch.equal(one.x, other.x)
+    with pytest.raises(DataError, match=r"GB.*MONGE_CACHE"):
+        data.prepare(tmp_path / "p", tmp_path / "p.monge")
+
+
+def test_a_picture_that_cannot_be_used_is_named(tmp_path):
+    from PIL import Image
+
+    pictures(tmp_path / "p")
+    Image.new("RGB", (3, 3)).save(tmp_path / "p" / "class1" / "odd.png")
+    with pytest.raises(DataError, match=r"7x6.*odd\.png.*3x3"):
+        data.prepare(tmp_path / "p", tmp_path / "p.monge")
+    (tmp_path / "p" / "class1" / "odd.png").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"odd\.png"):
+        data.prepare(tmp_path / "p", tmp_path / "p.monge")
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.random.default_rng(0).normal(size=(300, 5)),
+        np.random.default_rng(0).normal(size=(300, 4, 5)).astype(np.float32),
+        np.random.default_rng(0).integers(0, 256, (300, 4, 5), dtype=np.uint8),
+        np.random.default_rng(0).integers(0, 256, (300, 4, 5, 3), dtype=np.uint8),
+        np.random.default_rng(0).integers(0, 2, (300, 6)),
+        np.random.default_rng(0).integers(-5, 99, (300, 3)),
+        np.arange(300) * 0.5,
+    ],
+    ids=["reals", "float32", "levels", "colours", "binary", "counts", "column"],
+)
+def test_prepared_arrays_are_the_arrays(tmp_path, monkeypatch, array):
+    monkeypatch.setattr(stored, "PIECE", 200)
+    monkeypatch.setattr(packed, "PIECE", 200)
+    np.save(tmp_path / "a.npy", array)
+    same(data.open(tmp_path / "a.npy"), data.prepare(tmp_path / "a.npy", tmp_path / "a.monge"))
+    split = {"x_train": array[:200], "x_test": array[200:], "y_train": np.arange(200) % 3}
+    np.savez_compressed(tmp_path / "b.npz", **split, y_test=np.arange(100) % 3)
+    same(data.open(tmp_path / "b.npz"), data.prepare(tmp_path / "b.npz", tmp_path / "b.monge"))
+
+
+def test_numbers_that_float32_blurs_are_named_by_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "PIECE", 20)
+    array = np.random.default_rng(0).normal(size=(100, 3))
+    array[:, 1] += 1e9
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(DataError, match=r"row 1: (99999999|10000000)"):
+        data.prepare(tmp_path / "a.npy", tmp_path / "a.monge")
+    array[:, 1] = 0
+    array[57, 2] = np.inf
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(DataError, match=r"row 58.*inf"):
+        data.prepare(tmp_path / "a.npy", tmp_path / "a.monge")
+
+
+PROSE = "".join(
+    f"Line {i}: the {'quick' if i % 3 else 'slow'} fox's cub, naïve as ever,  leaps {i * 7}!\n"
+    + ("\n" if i % 5 == 0 else "")
+    for i in range(300)
+)
+
+
+@pytest.mark.parametrize("unit", ["chars", "words", "bytes", "bpe"])
+@pytest.mark.parametrize("kind", ["running", "lines", "folder"])
+def test_prepared_text_is_the_text(tmp_path, monkeypatch, unit, kind):
+    monkeypatch.setattr(long_text, "BYTES", 97)
+    monkeypatch.setattr(long_text, "LINES", 7)
+    settings = [f"tokens={unit}", "context=50", *(["vocabulary=300"] if unit == "bpe" else [])]
+    what = tmp_path / "t.txt"
+    if kind == "folder":
+        what = tmp_path / "t"
+        what.mkdir()
+        (what / "train.txt").write_bytes(b"\xef\xbb\xbf" + PROSE.encode())
+        (what / "test.txt").write_text(PROSE[2000:5000])
+    elif kind == "lines":
+        what.write_text(PROSE.replace("\n\n", "\n").replace("\n", "\r\n"), newline="")
+    else:
+        what.write_text(PROSE)
+    plain = data.open(what, *settings)
+    found = data.prepare(what, tmp_path / "t.monge", *settings)
+    same(plain, found)
+    one, other = (each.view().training() for each in (plain, found))
+    assert torch.equal(one.batch(torch.arange(9)).x, other.batch(torch.arange(9)).x)
+    assert (one.crop_limits is None) == (other.crop_limits is None)
+    if one.crop_limits is not None:
+        assert torch.equal(one.crop_limits, other.crop_limits)
+    run_fields = plain.view().to_dict()
+    monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
+    as_run = data.open(what, *settings, fields=run_fields)
+    monkeypatch.setattr(prepared, "LARGE", 1)
+    assert data.open(what, *settings, fields=run_fields).fingerprint == as_run.fingerprint
+
+
+def test_long_text_says_what_its_vocabulary_is_learned_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(long_text, "BYTES", 97)
+    monkeypatch.setattr(long_text, "SAMPLE", 5000)
+    (tmp_path / "t.txt").write_text(PROSE)
+    found = data.prepare(tmp_path / "t.txt", tmp_path / "t.monge", "tokens=words")
+    assert any("one in 3" in note for note in found.notes)
+    (tmp_path / "bad.txt").write_bytes(PROSE.encode() + b"\xff" + PROSE.encode())
+    with pytest.raises(DataError, match=rf"bad\.txt.*0xff.*{len(PROSE.encode())}"):
+        data.prepare(tmp_path / "bad.txt", tmp_path / "b.monge", "tokens=words")
+
+
+def arrow_files(folder, whole: pd.DataFrame):
+    """The table as a stream, as a file, and as the library `datasets` saves it."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.Table.from_pandas(whole, preserve_index=False)
+
+    def write(path, some, kind=pa.ipc.new_stream):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(path), "wb") as file, kind(file, table.schema) as out:
+            out.write_table(some, max_chunksize=50)
+
+    write(folder / "s.arrow", table)
+    write(folder / "f.ipc", table, pa.ipc.new_file)
+    for place, part in enumerate((table[:100], table[100:])):
+        write(folder / "saved" / f"data-{place:05}-of-00002.arrow", part)
+    (folder / "saved" / "state.json").write_text("{}")
+    for split, part in (("train", table[:200]), ("test", table[200:])):
+        write(folder / "splits" / split / "data-00000-of-00001.arrow", part)
+        (folder / "splits" / split / "state.json").write_text("{}")
+    (folder / "splits" / "dataset_dict.json").write_text("{}")
+    return table
+
+
+def test_streams_of_arrow_and_saved_datasets_are_tables(tmp_path, monkeypatch):
+    whole = mixed(300)[["age", "city", "x", "flag"]]
+    table = arrow_files(tmp_path, whole)
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "t.parquet")
+    plain = data.open(tmp_path / "t.parquet")
+    for name in ("s.arrow", "f.ipc", "saved"):
+        found = data.open(tmp_path / name)
+        assert found.fingerprint == plain.fingerprint
+        same(found, data.prepare(tmp_path / name, tmp_path / f"{name}.monge"))
+    split = data.open(tmp_path / "splits")
+    assert split.has_splits
+    assert split.splits["test"].tolist() == list(range(200, 300))
+    content = (tmp_path / "f.ipc").read_bytes()
+    (tmp_path / "torn.ipc").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"torn\.ipc"):
+        data.open(tmp_path / "torn.ipc")
+
+
+def test_a_large_arrow_dataset_is_read_from_its_files(tmp_path, monkeypatch):
+    ds = pytest.importorskip("pyarrow.dataset")
+    arrow_files(tmp_path, mixed(300)[["age", "city", "x", "flag"]])
+    plain = data.open(tmp_path / "f.ipc")
+    monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepared, "LARGE", 1)
+    monkeypatch.setattr(frames, "LARGE", 1)
+    found = data.open(ds.dataset(tmp_path / "f.ipc", format="ipc"))
+    assert found.fingerprint == plain.fingerprint
+    assert any("cache" in note for note in found.notes)
+
+
+def test_the_cache_is_listed_and_cleared(tmp_path, monkeypatch):
+    monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(prepared, "LARGE", 1)
+    assert prepared.cached() == []
+    for name in ("a", "b"):
+        mixed(60).to_csv(tmp_path / f"{name}.csv", index=False)
+        data.open(tmp_path / f"{name}.csv", "time=none")
+    (tmp_path / "cache" / ".c.monge.part").mkdir()
+    for each in prepared.cached():
+        os.utime(each.path / "prepared.json" if each.whole else each.path, (0, 10 - each.whole))
+    data.open(tmp_path / "a.csv", "time=none")
+    found = {Path(each.source).name: each for each in prepared.cached()}
+    assert [*found] == ["b.csv", "", "a.csv"]  # a was used last
+    assert found["a.csv"].bytes > 1000
+    lock = FileLock(prepared.lock_of(tmp_path / "cache" / "c.monge"))
+    with lock, pytest.raises(DataError, match=r"c\.monge"):
+        prepared.remove(found[""])
+    for each in found.values():
+        prepared.remove(each)
+    assert prepared.cached() == []
+
+
+def test_pictures_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
+    pictures(tmp_path / "p")
+    monkeypatch.setattr(prepared, "MANY", 10)
+    decode = decoding.decode
+
+    def changing(*args):
+        decode(*args)
+        (tmp_path / "p" / "class0" / "0.png").touch()
+
+    monkeypatch.setattr(decoding, "decode", changing)
+    with pytest.raises(DataError, match="40"):
+        data.prepare(tmp_path / "p", tmp_path / "p.monge")
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_folders_of_the_first_format_are_read(tmp_path):
+    mixed(100).to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "t.monge"
+    found = data.prepare(tmp_path / "t.csv", out, "time=none")
+    about = json.loads((out / "prepared.json").read_text())
+    about["kinds"] = {name: each["kind"] for name, each in about["kinds"].items()}
+    del about["changes"]
+    (out / "prepared.json").write_text(json.dumps(about | {"format": 1}))
+    same(found, data.open(out))

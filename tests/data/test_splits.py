@@ -80,6 +80,14 @@ def test_weights_are_those_of_repeated_rows(tmp_path):
             "logistic", table, *settings, *extra, target="y", budget="60steps", out=tmp_path / name
         )
         fits[name] = run.predict(pd.DataFrame({"x": [1.0]})).iloc[0].to_dict()
+        if name == "weighted":
+            held, weight = (
+                run.result["held_out"]["value"],
+                times[run.opened.dataset.splits["valid"]],
+            )
+            rows = run.log_likelihood(split="valid").value
+            assert held == pytest.approx(rows @ weight / weight.sum(), abs=1e-5)
+            assert held != pytest.approx(rows.mean(), abs=1e-3)
     train = data.open(table, "drop=times", "test=0.05", "valid=0.05").splits["train"].numpy()
     again = table.iloc[np.repeat(train, times[train])].drop(columns="times")
     held = table.drop(columns="times").iloc[np.setdiff1d(np.arange(ROWS), train)]

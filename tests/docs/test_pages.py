@@ -9,6 +9,7 @@ left out.
 import contextlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 from functools import cache
@@ -137,6 +138,20 @@ def test_every_model_has_a_page_with_its_settings():
     fields = registry.find("latent.vae").Config.__dataclass_fields__
     assert all(f"`{name}`" in page for name in fields)
     assert "posterior" in page
+
+
+def test_pictures_of_models_are_small_and_have_their_captions():
+    folder = ROOT / "docs" / "gallery"
+    names = {entry.name for entry in registry.entries()}
+    pictures = {file.stem for file in folder.glob("*.png")}
+    assert pictures == {file.stem for file in folder.glob("*.json")}
+    assert pictures <= names
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 900_000
+    for name in pictures:
+        about = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        page = site().model_page(registry.describe(name))
+        assert f"(../gallery/{name}.png)" in page
+        assert about["command"] in page
 
 
 def test_every_page_is_in_the_navigation():

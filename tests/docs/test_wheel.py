@@ -1,8 +1,11 @@
 """The wheel is small, holds the package alone and works in an environment of its own."""
 
+import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -12,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 SUFFIXES = {".py", ".typed", ".html", ".css", ".js", ".svg", ""}
 LARGEST = 1.5e6
 """Bytes of the wheel, which is nearly all source."""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+USES = {"audio", "bench", "docs", "onnx", "ray", "serve", "studio", "track", "tune"}
+GRAPHICS = re.compile(r"nvidia|cuda|cupy|triton", re.I)
 
 
 @pytest.mark.slow
@@ -42,3 +48,21 @@ def test_the_wheel_works_where_only_its_dependencies_are(tmp_path):
     code = "import monge; print(monge.__file__)"
     where = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert str(tmp_path) in where.stdout
+
+
+def test_extras_are_named_by_use():
+    assert set(PROJECT["optional-dependencies"]) >= USES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"]))
+def test_an_extra_adds_no_packages_for_graphics_cards(extra, tmp_path):
+    """What pip would install beside what is here, which is torch for the processor."""
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--report", report]
+    done = subprocess.run([*command, f"{ROOT}[{extra}]"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("the registry of packages is not at hand")
+    names = [each["metadata"]["name"] for each in json.loads(report.read_text())["install"]]
+    assert "torch" not in names
+    assert not [name for name in names if GRAPHICS.search(name)]

@@ -16,7 +16,13 @@ from monge.core.model import Model
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate import completion
-from monge.evaluate.completion import completion_metrics, mean_over_rows, paired_energy
+from monge.evaluate.completion import (
+    DRAWS,
+    completion_metrics,
+    mean_over_rows,
+    paired_energy,
+    random_rank,
+)
 from monge.evaluate.energy_distance import energy
 from monge.evaluate.suite import flat, metric_groups, skipped_metrics
 
@@ -219,3 +225,14 @@ def test_evaluation_has_a_group_of_completion_and_its_keys_are_unique():
     found = flat(groups)
     assert sum(map(len, groups.values())) == len(found)
     assert all(math.isfinite(score.value) for score in found.values())
+
+
+def test_the_rank_of_a_value_among_its_like_is_uniform_with_ties():
+    """Zeros piled up are otherwise inside every interval."""
+    g, n = torch.Generator().manual_seed(1), 20_000
+    x = torch.poisson(torch.full((n, DRAWS + 1, 1), 0.3), generator=g).double()
+    rank = random_rank(x[:, 0], x[:, 1:])
+    shares = torch.bincount(rank.flatten().long(), minlength=DRAWS + 1) / n
+    assert len(shares) == DRAWS + 1
+    expected = 1 / (DRAWS + 1)
+    assert (shares - expected).abs().max() < 5 * (expected / n) ** 0.5

@@ -8,8 +8,18 @@ import torch
 
 from monge.cli.main import attempt
 from monge.core.errors import DataError
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.two_sample import distances, frequencies, jackknife, p_value, plan
+from monge.evaluate.two_sample import (
+    distances,
+    frequencies,
+    jackknife,
+    p_value,
+    plan,
+    sweep_batch_size,
+    sweep_epsilon,
+)
+from monge.plot.transport_sweep import write_sweeps
 
 
 def points(n: int = 200, seed: int = 0, dims: int = 2) -> torch.Tensor:
@@ -168,3 +178,23 @@ def test_rows_with_holes_are_left_out_of_both_sides_on_request(run_distance, arr
     holes = arrays("holes", rows)
     code, _, err = run_distance(holes, holes, "data.missing=drop", "--json")
     assert code == 0, err
+
+
+def test_sweeps_show_the_bias_of_minibatches_and_the_ends_of_the_entropy(tmp_path):
+    g = make_generator(0)
+    x, y = torch.randn(2, 128, 4, generator=g, dtype=torch.float64)
+    sizes = sweep_batch_size(x, y)
+    plain = [metric.value for metric in sizes.curves["exact"]]
+    debiased = [metric.value for metric in sizes.curves["divergence"]]
+    assert plain[0] > 1.5 * plain[-1]  # equal distributions, yet far apart in small batches
+    assert all(less < more for less, more in zip(debiased, plain, strict=True))
+    entropies = sweep_epsilon(x, y + 1)
+    cost, (best, *_), (product, *_) = (
+        [metric.value for metric in entropies.curves[name]]
+        for name in ("cost", "exact", "product")
+    )
+    assert cost == sorted(cost)
+    assert cost[0] == pytest.approx(best, rel=0.02)
+    assert cost[-1] == pytest.approx(product, rel=0.05)
+    write_sweeps(tmp_path / "sweep.png", [sizes, entropies])
+    assert (tmp_path / "sweep.png").stat().st_size > 10_000

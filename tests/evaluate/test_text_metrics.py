@@ -52,7 +52,13 @@ def test_changes_and_common_words_are_counted():
     assert common(["a", "b", "c", "d"], ["b", "x", "c", "d", "a"]) == 3
     assert word_errors(["one two"], ["one three four"]).value == pytest.approx(200 / 3)
     assert word_errors(["one two"], ["one two"]).kind == "loss"
-    assert rouge(["The cat sat"], ["the cat stood up"]).value == pytest.approx(400 / 7)
+    found = rouge(["The cat sat."], ["the cat stood up"])
+    assert found["rouge_1"].value == pytest.approx(400 / 7)
+    assert found["rouge_2"].value == pytest.approx(200 / 5)
+    assert found["rouge_l"].value == pytest.approx(400 / 7)
+    crossed = rouge(["police killed the gunman"], ["the gunman killed police"])  # Lin 2004, 3.1
+    assert [crossed[name].value for name in found] == pytest.approx([100, 100 / 3, 50])
+    assert rouge(["a a a"], ["a b"])["rouge_1"].value == pytest.approx(200 / 5)
 
 
 def test_unequal_numbers_of_texts_are_refused():

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from known import LINE, Known, normals
 
+import monge
+from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
@@ -139,3 +143,29 @@ def test_what_does_not_go_together_is_refused():
         )
     with pytest.raises(DataError, match=r"noise.*1e\+05"):
         model.complete(batch, model.SamplingConfig(noise=1e5))
+
+
+def test_a_run_of_levels_completes_arrays_and_frames_and_denoises_what_is_between_levels(tmp_path):
+    levels = np.random.default_rng(0).integers(0, 5, (80, 4, 4)).astype(np.uint8)
+    run = monge.fit("ddpm", levels, budget="1steps", out=tmp_path / "run", progress=False)
+    noisy = levels[:3] + 0.4
+    assert run.space.kind == "levels"
+    forms = (noisy, noisy.reshape(3, 16), pd.DataFrame(noisy.reshape(3, 16), index=[5, 6, 7]))
+    for given in forms:
+        found = run.complete(given, noise=1.0, steps=2, seed=1)
+        assert type(found) is type(given)
+        assert found.shape == given.shape
+        assert np.asarray(found).dtype == np.uint8
+    assert list(found.index) == [5, 6, 7]
+    assert np.array_equal(found, run.complete(noisy, noise=1.0, steps=2, seed=1).reshape(3, 16))
+    with pytest.raises(DataError, match="row 1: "):
+        run.complete(noisy, steps=2)
+    holes = levels[:3].astype(float)
+    holes[:, :2] = np.nan
+    filled = run.complete(holes, steps=2)
+    assert np.array_equal(filled[:, 2:], levels[:3, 2:])
+    np.save(tmp_path / "noisy.npy", noisy)
+    out = str(tmp_path / "clean.npz")
+    asked = [str(run.folder), str(tmp_path / "noisy.npy"), "--noise", "1", "sample.steps=2"]
+    assert attempt(["complete", *asked, "-o", out]) == 0
+    assert len(np.load(out)[next(iter(np.load(out)))]) == 3

@@ -34,6 +34,10 @@ CONFIGS = {
     "dot": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), attention="dot"),
     "bilinear": Seq2Seq.smallest_config(small_data.sentences(4)[0]),
     "additive": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), attention="additive"),
+    "input": Seq2Seq.Config(
+        net=LSTM.Config(width=8, depth=2), attention="additive", context="input"
+    ),
+    "hard": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), hard=True),
 }
 every = pytest.mark.parametrize("name", CONFIGS)
 
@@ -186,7 +190,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
 
 
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])
-@pytest.mark.parametrize("kind", ["series", "image", "label"])
+@pytest.mark.parametrize("kind", ["series", "image", "sound", "label"])
 def test_it_reads_sounds_and_images_too(owner, kind):
     space, batch = small_data.sentences(8)
     torch.manual_seed(1)
@@ -198,6 +202,10 @@ def test_it_reads_sounds_and_images_too(owner, kind):
         "image": (
             Space(kind="real", shape=(1, 9, 9), name="source"),
             Batch(torch.randn(8, 1, 9, 9)),
+        ),
+        "sound": (
+            Space(kind="levels", size=256, shape=(90,), varies=True, rate=1000, name="source"),
+            Batch(torch.randint(256, (8, 90)).float(), length=torch.arange(20, 100, 10)),
         ),
         "label": (Space(kind="label", size=4, name="source"), Batch(torch.arange(8) % 4)),
     }[kind]

@@ -10,6 +10,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.evaluate.image_to_image import enlargements
 from monge.models.flow.attribute import AttributeFlow
 from monge.models.flow.cflow import CFlow
 from monge.models.flow.superres import Superres, match_block_sums
@@ -239,3 +240,37 @@ def test_what_attribute_and_cflow_refuse():
     ):
         with pytest.raises(DataError, match=value):
             model.likelihood(Batch(x, given(years, code)))
+
+
+@pytest.mark.parametrize("factor", [3, 4])
+@pytest.mark.parametrize("kind", ["levels", "real"])
+def test_images_are_enlarged_by_any_whole_factor(factor, kind):
+    whole = replace(LEVELS, shape=(1, 4 * factor, 2 * factor))
+    small = replace(LEVELS, shape=(1, 4, 2), kind=kind)
+    model = built(Superres, replace(whole, given={"source": small}))
+    x = torch.randint(0, 16, (6, *whole.shape), generator=make_generator(0)).double()
+    low = F.avg_pool2d(x, factor)
+    batch = Batch(x, {"source": Batch(low if kind == "real" else low.round())})
+    with torch.no_grad():  # codes of moderate means, which their interval can hold
+        for parameter in model.parameters():
+            parameter.mul_(0.3)
+    comes_back(model, batch)
+    assert torch.equal(model.decode(model.encode(batch), batch.given), x)
+    made = model.sample(6, batch.given, model.SamplingConfig(temperature=2.0), make_generator(0))
+    assert (model.shrink(made) - batch.given["source"].x).abs().max() <= model.slack + 1e-6
+    if factor == 3:
+        torch.testing.assert_close(*log_det_of(model, batch))
+
+
+def test_pairs_that_are_no_means_are_learned_and_not_enforced():
+    space = replace(LEVELS, given={"source": SMALL})
+    batch = pair()
+    other = replace(batch, given={"source": Batch(15 - batch.given["source"].x)})
+    with pytest.raises(DataError, match="pairs=any"):
+        built(Superres, space).likelihood(other)
+    model = built(Superres, space, pairs="any")
+    comes_back(model, other)
+    torch.testing.assert_close(*log_det_of(model, other))
+    assert torch.equal(model.decode(model.encode(other), other.given), other.x)
+    assert model.likelihood(other).kind == "bound"
+    assert "low_resolution_error_of_real_rows" in enlargements(model, other)

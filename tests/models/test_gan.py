@@ -19,12 +19,14 @@ from monge.models.adversarial import _convnets
 from monge.models.adversarial._losses import (
     discriminator_terms,
     divergence_bound,
+    estimates,
     generator_terms,
     log_ratio,
     value,
 )
 from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
+from monge.prob.divergence import jensen_shannon, total_variation
 
 REAL = Space(kind="real", shape=(2,), rows=1000)
 IMAGE = Space(kind="levels", shape=(1, 8, 8), size=17, rows=1000)
@@ -216,3 +218,71 @@ def test_a_run_reports_modes_ratios_and_problems():
     assert {"watch/value", "watch/js_bound", "watch/gradient_norm"} <= set(run.history)
     assert "implausible samples" in {finding.name for finding in run.diagnose()}
     assert run.sample(5, None, "resample=4").shape == (5, 2)
+
+
+GAMES = ("nonsaturating", "minimax", "squares", "hinge")
+
+
+@pytest.mark.parametrize("game", GAMES[1:])
+def test_the_best_discriminator_reaches_the_divergence_of_its_game(game):
+    p, q = torch.tensor([[0.5, 0.3, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
+    share = p / (p + q)
+    best = {"minimax": share.logit(), "squares": share, "hinge": (p - q).sign()}[game]
+    found = {
+        "minimax": jensen_shannon(p, q),
+        "squares": ((p - q).square() / (p + q)).sum(),
+        "hinge": total_variation(p, q),
+    }[game]
+    rows = (10 * p).round().long(), (10 * q).round().long()  # a sample with these frequencies
+
+    def bound(a: Tensor) -> float:
+        terms = estimates(game, *(a.repeat_interleave(count) for count in rows))
+        return next(float(each) for name, each in terms.items() if name.endswith("_bound"))
+
+    assert bound(best) == pytest.approx(float(found), abs=1e-12)
+    moved = best + 0.2 * torch.randn(200, 4, generator=make_generator(0), dtype=torch.float64)
+    assert max(map(bound, moved)) <= float(found) + 1e-12
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("owner", [GAN, DCGAN])
+def test_every_game_is_played_on_images(game, owner):
+    defaults = owner.defaults_with(replace(IMAGE, shape=(1, 8, 8)), {"game": game})
+    defaults.config.override(f"game={game}")  # its own settings suit the game
+    model = built(owner, IMAGE, game=game).train()
+    batch = rows(IMAGE)
+    for update in model.updates():
+        terms = update.loss(batch)
+        assert all(bool(term.isfinite().all()) for term in terms.values())
+    assert model.estimate_distance(batch).item() <= 2
+
+
+def test_the_hinge_knows_no_ratio_and_no_labels():
+    model = built(game="hinge")
+    with pytest.raises(UsageError, match="nonsaturating"):
+        model.log_ratio(rows())
+    with pytest.raises(UsageError, match=r"label_smoothing=0\.1"):
+        replace(GAN.Config(), game="hinge", label_smoothing=0.1)
+
+
+KINDS = {
+    "real": Space(kind="real", shape=(2,), mean=(1.0,), scale=(2.0,)),
+    "counts": Space(kind="counts", mean=(3.0,), scale=(2.0,)),
+    "binary": Space(kind="binary", shape=(4,)),
+    "image": Space(kind="levels", shape=(1, 4, 4), size=5),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("owner", [GAN, DCGAN])
+def test_conditions_of_any_kind_reach_both_players(owner, kind):
+    space = replace(IMAGE, given={"c": KINDS[kind]})
+    model = built(owner, space).eval()
+    assert kind == "image" or KINDS[kind].kind in owner.givens
+    batch = rows(IMAGE)
+    values = [torch.full((16, *KINDS[kind].shape), number).double() for number in (0.0, 1.0)]
+    first, second = (Batch(batch.x, {"c": Batch(each)}) for each in values)
+    assert not torch.allclose(model.log_ratio(first), model.log_ratio(second))
+    z = model.noise(16, make_generator(0))
+    made = [model.generate(z, model.context(each.given, 16)) for each in (first, second)]
+    assert not torch.allclose(*made)

@@ -78,6 +78,10 @@ def test_pix2pix_learns_the_pairs_and_its_dropout_is_noise():
     assert len(model.sample(20, one, generator=make_generator(0)).unique(dim=0)) > 1
     metrics = translation_metrics(x, batch, batch)
     assert metrics["l1"].value < min(metrics["l1_of_source"].value, metrics["l1_of_mean"].value)
+    assert metrics["ssim"].value > metrics["ssim_of_mean"].value
+    same, real = (translation_metrics(batch.x + shift, batch, batch) for shift in (0, 3))
+    assert (same["l1"].value, same["ssim"].value) == (0, pytest.approx(1))
+    assert abs(same["patch_c2st"].value - 0.5) < 0.2 < real["patch_c2st"].value - 0.5
     assert is_translation(model)
     assert model.log_ratio(batch).shape == (64,)
 

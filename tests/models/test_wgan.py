@@ -13,7 +13,13 @@ from monge.core.batch import Batch
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.adversarial._lipschitz import Clipping, Constraint, Penalty, Spectral
+from monge.models.adversarial._lipschitz import (
+    Clipping,
+    Constraint,
+    Penalty,
+    Spectral,
+    norm_bound,
+)
 from monge.models.adversarial.wgan import WGAN
 from monge.nn.mlp import MLP
 
@@ -228,3 +234,45 @@ def test_labels_that_are_all_alike_are_refused():
         r"\b2\b.*\blabel\b.*\b1\b", WGAN.unsupported_reason(replace(REAL, given=alone))
     )
     assert WGAN.unsupported_reason(replace(REAL, given=LABEL)) is None
+
+
+IMAGE = Space(kind="levels", shape=(1, 6, 5), size=5, rows=100)
+
+
+@pytest.mark.parametrize("constraint", HELD, ids=lambda c: c.owner.__name__)
+def test_convolutional_players_share_all_parameters(constraint):
+    given = {"label": LABEL["label"], "small": Space(kind="levels", shape=(1, 3, 3), size=5)}
+    space = replace(IMAGE, given=given)
+    model = wgan(space, constraint, image_net="conv", width=4).train()
+    moved = [id(p) for update in model.updates() for p in update.params]
+    assert sorted(moved) == sorted(id(p) for p in model.parameters())
+    batch = Batch(
+        rows(IMAGE).x,
+        {"label": Batch(torch.arange(32) % 3), "small": Batch(torch.ones(32, 1, 3, 3).double())},
+    )
+    for update in model.updates():
+        assert all(bool(term.isfinite().all()) for term in update.loss(batch).values())
+    model.eval()
+    assert model.sample(7, batch[:7].given).shape == (7, 1, 6, 5)
+    whole, alone = model.criticise(batch), model.criticise(batch[:1])
+    assert torch.allclose(whole[:1], alone)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (3, 2), (3, 1), ((2, 3), 1)])
+def test_the_norm_of_a_convolution_stays_below_its_bound(kernel, stride):
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(2, 3, kernel, stride, 1, bias=False).double()
+    columns = layer(torch.eye(2 * 6 * 5).double().unflatten(1, (2, 6, 5))).flatten(1)
+    exact = torch.linalg.matrix_norm(columns, 2)
+    assert 0.3 * norm_bound(layer) < exact <= norm_bound(layer)
+
+
+def test_clipping_comes_with_a_bound_that_suits_the_critic():
+    plain = WGAN.defaults_with(REAL, {})
+    clipped = WGAN.defaults_with(REAL, {"constraint": "clipping"})
+    assert isinstance(plain.config.constraint, Penalty.Config)
+    own = clipped.config.override("constraint=clipping").constraint
+    assert isinstance(own, Clipping.Config)
+    assert own.bound == pytest.approx(clipped.config.critic.width**-0.5, rel=0.1)
+    wide = WGAN.defaults_with(replace(IMAGE, shape=(1, 28, 28)), {"constraint": "clipping"})
+    assert wide.config.constraint.bound < own.bound

@@ -7,6 +7,7 @@ import torch
 from torch.distributions import Categorical, MultivariateNormal, Normal, kl_divergence
 
 from monge.core.errors import DataError
+from monge.core.rng import make_generator
 from monge.prob import divergence as d
 from monge.solve.transport.ground_cost import squared
 from monge.solve.transport.sinkhorn import sinkhorn
@@ -149,3 +150,40 @@ def test_its_gradient_is_that_of_differences():
     (slope,) = torch.autograd.grad(value(x), x)
     change = (value(x.detach() + step) - value(x.detach() - step)) / 2
     assert change.item() == pytest.approx((slope * step).sum().item(), rel=1e-5)
+
+
+def test_smoothed_divergences_are_those_of_gaussians():
+    g = make_generator(3)
+    x, y = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[0.6, 0.0]]).double()
+    found = d.smoothed_divergences(x, y, 0.5, 200_000, g)
+    gap = 0.6 / 0.5  # in standard deviations
+    assert found["kl"].item() == pytest.approx(gap**2 / 2, rel=0.02)
+    assert found["reverse_kl"].item() == pytest.approx(gap**2 / 2, rel=0.02)
+    assert found["jeffreys"].item() == pytest.approx(gap**2, rel=0.02)
+    variation = math.erf(gap / 2 / math.sqrt(2))
+    assert found["total_variation"].item() == pytest.approx(variation, rel=0.02)
+    t = torch.linspace(-8, 9, 200_001, dtype=torch.float64)
+    p, q = (torch.exp(-((t - m) ** 2) / 2) for m in (0.0, gap))
+    known = d.jensen_shannon(p / p.sum(), q / q.sum()).item()
+    assert found["jensen_shannon"].item() == pytest.approx(known, rel=0.02)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_one_comparison_holds_all_divergences(dims):
+    points = torch.rand(6, dims, generator=make_generator(0), dtype=torch.float64)
+    p, q = torch.rand(2, 6, generator=make_generator(1), dtype=torch.float64)
+    p, q = p / p.sum(), q / q.sum()
+    found = d.compare_divergences(p, q, points, epsilon=0.01)
+    assert found["jeffreys"] == pytest.approx(found["kl"] + found["reverse_kl"])
+    assert found["wasserstein_1"] <= found["wasserstein_2"] + 1e-12
+    assert found["sinkhorn_divergence"] == pytest.approx(found["wasserstein_2"] ** 2, rel=0.3)
+    assert min(found.values()) > 0
+    same = d.compare_divergences(p, p, points)
+    assert max(map(abs, same.values())) < 1e-7
+    apart = d.compare_divergences(*torch.eye(6).double()[[0, 5]], points)
+    assert apart["kl"] == apart["reverse_kl"] == math.inf
+    assert apart["jensen_shannon"] == pytest.approx(math.log(2))
+    distance = (points[0] - points[5]).norm().item()
+    assert apart["wasserstein_1"] == apart["wasserstein_2"] == pytest.approx(distance)
+    with pytest.raises(DataError, match="6, 6 and 3"):
+        d.compare_divergences(p, q, points[:3])

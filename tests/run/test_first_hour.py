@@ -10,6 +10,7 @@ import monge
 from monge import data, registry
 from monge.data.description import describe
 from monge.run.recommendation import recommend
+from monge.run.session import LossUnit
 from monge.train.step_memory import step_memory
 
 ROWS = 400
@@ -131,8 +132,35 @@ def test_an_empty_name_follows_from_a_column_computed_from_it(tmp_path):
     pd.testing.assert_frame_equal(
         run.complete(rows.assign(code=None, country=None)), run.complete(rows)
     )
-    with pytest.raises(monge.DataError, match="country"):  # of two cities each
-        run.complete(holes.assign(code=None))
+    several = holes.assign(code=None)  # two cities for each country
+    full = run.complete(several, seed=1)
+    assert full["country"].tolist() == rows["country"].tolist()
+    assert full["city"].notna().all()
+    assert (full["city"].to_numpy() != rows["city"].to_numpy()).any()  # sampled, not looked up
+    point = run.complete(several, by="median")
+    assert point["country"].tolist() == rows["country"].tolist()
+    with pytest.raises(monge.DataError, match="country"):  # a sum over two cities
+        run.log_likelihood(several)
+    half = pd.concat([several.head(10), rows.tail(20)])
+    scored = run.log_likelihood(half).value
+    assert "10 of 30" in run.notes[0]
+    np.testing.assert_array_equal(scored, run.log_likelihood(rows.tail(20)).value)
+    with pytest.raises(monge.DataError, match="XX"):
+        run.complete(several.assign(country="XX"))
+
+
+@pytest.mark.parametrize(
+    ("terms", "kind", "shown"),
+    [
+        ({"model/nll": 3.0}, "exact", ("-3.0", "-2.0", "character")),
+        ({"model/reconstruction": 2.0, "model/kl_2": 1.0}, "bound", ("-3.0", "-2.0")),
+        ({"model/noise": 3.0}, "bound", (" 3.0", "-8.0", "row")),
+        ({"generator/fake": 3.0}, "distance", (" 3.0", " -8.0")),
+    ],
+)
+def test_loss_and_held_out_value_have_one_unit_and_one_sign(terms, kind, shown):
+    text = LossUnit("character", 4.0).show(terms, monge.Metric(-8.0, kind), 1)
+    assert all(part in text for part in shown), text
 
 
 def test_a_flow_is_fitted_after_its_memory_was_estimated():

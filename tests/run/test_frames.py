@@ -43,6 +43,7 @@ def test_the_index_of_a_frame_stays(vae, frame):
     assert list(draws.index) == list(part.index.repeat(3))
     assert list(vae.encode(part))[:2] == ["z1", "z2"]
     assert isinstance(vae.encode(), np.ndarray)
+    assert vae.decode(vae.encode(part)).index.equals(part.index)
     scores = vae.log_likelihood()
     assert list(scores.series.index) == list(range(1, len(scores.value) + 1))
 
@@ -192,3 +193,47 @@ def test_times_with_a_zone_and_objects_of_dates(tmp_path):
     for name in ("count", "flag", "text", "category"):
         known = rows[name].notna()
         assert (filled[name][known] == rows[name][known]).all()
+
+
+def test_series_of_other_libraries_are_frames_with_a_column_of_times():
+    days = pd.period_range("2024-03-01", periods=5, freq="D")
+    table = pd.DataFrame({"left": np.arange(5.0), "right": 1.0}, index=days)
+    plain = table.reset_index(drop=True)
+    plain.insert(0, "time", days.to_timestamp())
+
+    class TimeSeries:
+        """As darts has it: no frame, but it gives one."""
+
+        def to_dataframe(self):
+            return table.set_axis(days.to_timestamp().rename("time"))
+
+    TimeSeries.__module__ = "darts.timeseries"
+    entries = [
+        {"item_id": "left", "start": days[0], "target": np.arange(5.0)},
+        {"item_id": "right", "start": days[0] - 2, "target": np.ones(8)},
+    ]
+    panel = pd.concat(
+        {"left": table["left"], "right": table["right"]}
+    )  # (instance, time), as sktime has it
+    for given in (table, TimeSeries(), entries, panel):
+        found = opened(given)[0]
+        pd.testing.assert_frame_equal(found, plain, check_names=False, check_freq=False)
+    assert list(opened(table["left"])[0]) == ["time", "left"]
+    both = pd.concat({"shop": table})
+    assert list(opened(both)[0]) == ["time", "shop left", "shop right"]
+    assert list(opened(table["left"].set_axis(days.to_timestamp()))[0]) == ["time", "left"]
+    moments = table.set_axis(days.to_timestamp())  # rows of a table may have a time
+    assert all(opened(given)[0] is given for given in (plain, moments))
+    pair = (table, table["left"])
+    assert all(a is b for a, b in zip(opened(pair)[0], pair, strict=True))
+    with pytest.raises(DataError, match="entry 0"):
+        opened([{"start": "2024-03-01", "target": np.ones(3)}])
+
+
+def test_a_series_with_times_as_its_index_is_forecast(tmp_path):
+    days = pd.period_range("2024-01-01", periods=120, freq="D")
+    sold = pd.Series(50 + 10 * np.sin(2 * np.pi * np.arange(120) / 7), days, name="sold")
+    fitted = run.fit("linear_ar", sold, budget="3steps", out=tmp_path / "run")
+    found = fitted.forecast(3, n=20)
+    assert str(found.iloc[0, 0])[:10] == "2024-04-30"
+    assert len(found) == 3

@@ -101,6 +101,10 @@ def test_results_are_short_in_text_and_tables_in_notebooks(gaussian, frame):
         assert "nats" in repr(shown)
         assert shown._repr_html_().startswith("<table")
     assert str(N) in repr(scored)
+    metrics = monge.distance(frame.dropna()[["size"]], gaussian.sample(40, seed=0)[["size"]])
+    assert all(name in repr(metrics) for name in metrics)
+    assert "Metric(" not in repr(metrics)
+    assert metrics._repr_html_().startswith("<table")
 
 
 def test_help_states_parameters_types_and_an_example():
@@ -143,6 +147,18 @@ def test_forecasts_respect_natural_bounds_and_the_observed_range(sales):
     assert kept["sold"].between(0, rows["sold"].max()).all()
     assert any("observed range" in note for note in run.notes)
     assert len(paths) == 60 * 30
+
+
+def test_a_trend_is_held_at_the_end_of_the_observed_range(tmp_path):
+    months = pd.date_range("2000-01-01", periods=120, freq="MS")
+    noise = np.random.default_rng(0).normal(size=120)
+    rows = pd.DataFrame({"month": months, "sold": 200 + 10.0 * np.arange(120) + noise})
+    options = {"budget": "3steps", "out": tmp_path / "run"}
+    run = monge.fit("linear_ar", rows, "data.horizon=6", **options)
+    assert (run.forecast(6, n=20, paths=True)["sold"] > rows["sold"].max()).mean() > 0.9
+    kept = run.forecast(6, n=20, paths=True, range="observed")
+    assert (kept["sold"] <= np.float32(rows["sold"].max())).all()
+    assert any("set to its ends" in note for note in run.notes)
 
 
 def test_the_mean_of_the_decoder_instead_of_a_sample(tmp_path):
@@ -271,3 +287,22 @@ def test_runs_have_what_the_command_line_has():
     methods = "complete log_likelihood predict sample encode decode forecast translate evaluate"
     assert {*methods.split()} <= {*dir(Run)}
     assert {"compare", "describe", "distance", "write_report"} <= {*monge.__all__}
+
+
+def test_a_model_is_a_module_for_a_loop_of_ones_own(tmp_path):
+    """The loop of docs/guides/tools.md: the model of a run learns in it like any other module."""
+    model = monge.fit("vae", "iris", budget="2steps", out=tmp_path / "run").model
+    assert isinstance(model, torch.nn.Module)
+    rows = monge.open("iris").view().split("train").whole()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    torch.manual_seed(0)
+    values = []
+    for _ in range(60):
+        loss = sum(term.mean() for term in model.train().loss(rows).values())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        values.append(loss.item())
+    assert np.mean(values[-10:]) < np.mean(values[:10]) - 0.5
+    again = torch.nn.ModuleDict({"density": model})
+    assert any(name.startswith("density.") for name in again.state_dict())

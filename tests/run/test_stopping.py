@@ -104,3 +104,24 @@ def test_asked_to_stop_it_saves_and_prints_how_to_resume(
     last = checkpoint.about(tmp_path / "run" / "last.safetensors")
     assert 0 < last["step"] < 100_000
     assert checkpoint.about(tmp_path / "run" / "best.safetensors")["stopped"] == "asked"
+
+
+def test_patience_can_count_the_distance_by_the_critic(tmp_path, rows):
+    small = ("generator.width=8", "discriminator.width=8", "train.batch_size=16", "data.rows=200")
+    short = (*small, "train.eval_every=5", "train.patience=2", "train.patience_on=critic")
+
+    def trained(name: str, *budgets: str) -> dict:
+        run = start("gan", "ring", *short, out=tmp_path / name)
+        for budget in budgets:
+            for _ in monge.load(run.folder).train(budget):
+                pass
+        return checkpoint.about(run.folder / "last.safetensors")
+
+    whole = trained("whole", "300steps")
+    assert whole["step"] < 300
+    assert whole["evals_without_lower_distance"] == 2
+    parts = trained("parts", f"{whole['step'] - 5}steps", "300steps")
+    for name in ("step", "least_critic_distance", "evals_without_lower_distance"):
+        assert parts[name] == whole[name]
+    with pytest.raises(monge.UsageError, match="patience_on=critic"):
+        monge.fit("made", rows, "train.patience_on=critic", budget="2steps")

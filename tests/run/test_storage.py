@@ -444,8 +444,14 @@ def test_compact_runs_are_small_and_are_not_resumed(command, tmp_path, monkeypat
         monge.fit("vae", "iris", "latent=2", budget="2steps", out=tmp_path / "runs" / name)
     assert command("runs", "--compact")[0] == 2  # asks for confirmation
     before = monge.load("vae").sample(3, seed=0)
+    assert command("runs", "vae-*", "--compact", "--yes")[0] == 0  # some
+    left = [(tmp_path / "runs" / name / "last.safetensors").exists() for name in ("vae", "vae-2")]
+    assert left == [True, False]
+    monge.load("vae").evaluate()
     assert command("runs", "--compact", "--yes")[0] == 0
     run = monge.load("vae")
+    files = {path.name for path in run.folder.rglob("*.safetensors")}
+    assert files == {"best.safetensors"}
     assert not (run.folder / "last.safetensors").exists()
     assert np.array_equal(run.sample(3, seed=0), before)
     with pytest.raises(RunError, match="compact"):
@@ -453,5 +459,7 @@ def test_compact_runs_are_small_and_are_not_resumed(command, tmp_path, monkeypat
     rows = json.loads(command("runs", "--json")[1])
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", row["date"]) for row in rows)
     assert command("runs", "--delete", "none*", "--yes")[0] == 1
+    assert command("runs", "none*")[0] == 1
+    assert len(json.loads(command("runs", "vae*", "vae", "--json")[1])) == 2
     rows = json.loads(command("runs", "--delete", "vae*", "--yes", "--json")[1])
     assert [row["run"] for row in rows] == [str(tmp_path / "runs" / "other")]

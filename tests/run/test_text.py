@@ -127,7 +127,7 @@ def test_sentences_are_translated_and_evaluated(home, capsys, monkeypatch, tmp_p
     found = json.loads(output(capsys, "evaluate", home / "pairs", "--json"))["metrics"]
     assert found["chrf"]["value"] > 90
     assert found["bleu"]["value"] >= 0
-    assert found["rouge"]["value"] > 90
+    assert found["rouge_l"]["value"] > 90
     assert 0 <= found["word_error_rate"]["value"] < 10
     assert found["perplexity"]["value"] < 3
     assert translate(runs.load(home / "pairs"), ["rot Hund"]) == ["red dog"]

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from monge.core.errors import DataError
+from monge.solve.transport.exact import exact
 from monge.solve.transport.projections import (
     alternating_projections,
     barycentre,
     optimality,
+    scale_kernel,
     scaling_exists,
     unbalanced,
 )
@@ -84,6 +86,45 @@ def test_kernels_with_zeros_are_scaled_where_a_plan_exists():
     assert float(slow.plan[0, 1]) < 2e-3
     with pytest.raises(DataError, match="-1"):
         next(alternating_projections(-full, half, half))
+
+
+def test_scaling_vectors_of_a_kernel_with_zeros_are_found():
+    torch.manual_seed(0)
+    allowed = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1]]).double()
+    kernel = allowed * (0.5 + torch.rand(4, 4, dtype=torch.float64))
+    plan = allowed * torch.rand(4, 4, dtype=torch.float64)
+    plan = plan / plan.sum()
+    p, q = plan.sum(1), plan.sum(0)
+    found = scale_kernel(kernel, p, q, 1e-12)
+    assert found.u is not None
+    assert found.v is not None
+    torch.testing.assert_close(found.u[:, None] * kernel * found.v, found.plan)
+    torch.testing.assert_close(found.plan.sum(1), p)
+    torch.testing.assert_close(found.plan.sum(0), q)
+    half = torch.full((2,), 0.5, dtype=torch.float64)
+    corner = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    limit = scale_kernel(corner, half, half, 1e-3)
+    assert limit.u is None
+    with pytest.raises(DataError, match="2 zeros"):
+        scale_kernel(torch.tensor([[0.0, 1.0], [0.0, 1.0]]).double(), half, half)
+
+
+def test_the_solver_shows_its_errors_and_that_duality_is_strong():
+    cost, p, q = problem(40, 50)
+    plans = [
+        sinkhorn(cost, None, 0.003, a=p, b=q, tolerance=tolerance) for tolerance in (0.1, 1e-10)
+    ]
+    for plan in plans:
+        passes = [point.passes for point in plan.trace]
+        assert passes == sorted(passes)
+        assert passes[-1] < plan.passes
+        assert plan.trace[0].epsilon > plan.trace[-1].epsilon == plan.epsilon
+        assert plan.trace[-1].error <= (0.1 if plan is plans[0] else 1e-10)
+    gaps = [float((plan.primal - plan.dual).abs()) for plan in plans]
+    assert gaps[1] < 1e-9 < 1e-6 < gaps[0]
+    best = exact(cost, p, q).cost
+    f, g = exact(cost, p, q).potentials
+    assert float(f @ p + g @ q) == pytest.approx(float(best), abs=1e-9)
 
 
 def test_the_barycentre_of_two_humps_lies_between_them():

@@ -18,7 +18,7 @@ from ...core.errors import DataError
 from ...core.space import Space
 from ..packed import statistics
 from .base import Codec, Locator
-from .date_format import find_format, parse_times
+from .date_format import parse_times
 from .scalar import EXACT, blank, distinct, refuse
 from .time_index import DAY, TimeIndex
 
@@ -76,11 +76,8 @@ class Date(Codec):
         return Space(kind=self.kind, name=name, **statistics(x, 1))
 
 
-def fit(values: np.ndarray, dtype: str) -> Date | None:
-    """The codec for the distinct cells of a column; None if they are not dates."""
-    form = find_format(list(values))
-    if form is None:
-        return None
+def fit(values: np.ndarray, form: str, dtype: str) -> Date:
+    """The codec for the distinct cells of a column, which are dates of a format."""
     times = parse_times(values, form)
     origin = str(times.min()).replace("T", " ")
     if "d" not in form:

@@ -28,6 +28,8 @@ MISSING = "(missing)"
 FLAGS = ({"false", "true"}, {"no", "yes"}, {"n", "y"}, {"f", "t"}, {"off", "on"})
 EXACT = 2**24
 """Whole numbers up to this are exact in float32."""
+ROUNDING = 2.0**-24
+"""The largest relative change of a number that is rounded to float32."""
 EXACT_FLOAT64 = 2**53
 """Whole numbers up to this are exact in float64."""
 MAX_DECIMALS = 6
@@ -179,26 +181,32 @@ def refuse(wrong: np.ndarray, values: np.ndarray, at: Locator, why: str) -> None
 
 def finite(values: np.ndarray, at: Locator) -> np.ndarray:
     """`values`, after checking that all are finite in float32."""
+    most = np.finfo(np.float32).max
+    if values.dtype.kind == "f" and values.size:
+        low, high = np.fmin.reduce(values, None), np.fmax.reduce(values, None)  # NaN if all are
+        if -most <= low and high <= most:
+            return values
     refuse(np.isinf(values), values, at, "is not finite")
-    refuse(np.abs(values) > np.finfo(np.float32).max, values, at, "is too large for float32")
+    refuse(np.abs(values) > most, values, at, "is too large for float32")
     return values
 
 
 def blurred(column: np.ndarray) -> int | None:
     """The first of the numbers (N,) that float32 changes by more than 1e-3 of their spread."""
-    spread, worst = Spread(), 0.0
+    spread = Spread()
     for _, part in pieces(column):
         cells = numbers(part, str)  # cells that are Python objects may be None
-        seen = cells[~np.isnan(cells)]
-        spread = spread.joined(Spread.of(seen))
-        worst = max(worst, np.abs(seen - seen.astype(np.float32)).max(initial=0))
-    if spread.low >= spread.high or worst <= (limit := 1e-3 * spread.deviation):
+        empty = np.isnan(cells)
+        spread = spread.joined(Spread.of(cells[~empty] if empty.any() else cells))
+    limit = 1e-3 * spread.deviation
+    if spread.low >= spread.high or max(-spread.low, spread.high) * ROUNDING <= limit:
         return None
-    return next(
-        start + int(np.argmax(wrong))
-        for start, part in pieces(column)
-        if (wrong := np.abs(part - part.astype(np.float32)) > limit).any()
-    )
+    for start, part in pieces(column):
+        cells = numbers(part, str)
+        wrong = np.abs(cells - cells.astype(np.float32)) > limit
+        if wrong.any():
+            return start + int(np.argmax(wrong))
+    return None
 
 
 @dataclass(frozen=True)
@@ -216,7 +224,9 @@ class Spread:
         if not len(x):
             return cls()
         mean = float(x.mean())
-        return cls(len(x), mean, float(np.square(x - mean).sum()), float(x.min()), float(x.max()))
+        apart = x - mean
+        squares = float(np.square(apart, out=apart).sum())
+        return cls(len(x), mean, squares, float(x.min()), float(x.max()))
 
     def joined(self, other: Spread) -> Spread:
         """Of the numbers of both (Chan, Golub and LeVeque 1979)."""
@@ -248,21 +258,69 @@ def every(values: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> bool
     return bool(holds(first).all()) and all(bool(holds(part).all()) for _, part in pieces(rest))
 
 
-def exact_enough(values: np.ndarray, at: Locator) -> None:
-    """DataError if float32 would change an entry too much."""
-    flat = finite(values, at).reshape(len(values), -1)  # (N, D)
-    for column in flat.T:
-        if (row := blurred(column)) is not None:
+def exact_enough(blocks: Callable[[], Iterator[tuple[int, np.ndarray]]], at: Locator) -> None:
+    """DataError if float32 would change an entry too much; `blocks` yields the rows of an array
+    (N, ...) some at a time, with the number of the first."""
+    spread: Spreads | None = None
+    for start, block in blocks():
+        cells = finite(block.astype(np.float64, copy=False), lambda row: at(start + row))  # noqa: B023
+        here = Spreads.of(cells.reshape(len(cells), -1))
+        spread = here if spread is None else spread.joined(here)
+    if spread is None:
+        return
+    limit = 1e-3 * spread.deviation
+    most = np.maximum(-spread.low, spread.high)
+    doubtful = np.flatnonzero((spread.low < spread.high) & (most * ROUNDING > limit))
+    for start, block in blocks() if len(doubtful) else ():
+        cells = block.reshape(len(block), -1)[:, doubtful].astype(np.float64)
+        wrong = np.argwhere(np.abs(cells - cells.astype(np.float32)) > limit[doubtful])
+        if len(wrong):
+            row, column = wrong[0]
             raise DataError(
-                f"{at(row)}: {column[row]:.17g} needs more digits than float32 has "
-                "for the spread of its column; subtract an offset from the column"
+                f"{at(start + int(row))}: {cells[row, column]:.17g} needs more digits than "
+                "float32 has for the spread of its column; subtract an offset from the column"
             )
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """The same of each column of a block (N, D), as arrays (D,); NaN is left out."""
+
+    count: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> Spreads:
+        seen = ~np.isnan(x)
+        count = seen.sum(0)
+        mean = np.where(seen, x, 0).sum(0) / np.maximum(count, 1)
+        squares = np.square(np.where(seen, x - mean, 0)).sum(0)
+        low, high = np.where(seen, x, np.inf).min(0), np.where(seen, x, -np.inf).max(0)
+        return cls(count, mean, squares, low, high)
+
+    def joined(self, other: Spreads) -> Spreads:
+        count, apart = self.count + other.count, other.mean - self.mean
+        share = other.count / np.maximum(count, 1)
+        return Spreads(
+            count,
+            self.mean + apart * share,
+            self.squares + other.squares + apart**2 * self.count * share,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    @property
+    def deviation(self) -> np.ndarray:
+        return (self.squares / np.maximum(self.count, 1)) ** 0.5
 
 
 def numbers(values: np.ndarray, at: Locator, lenient: bool = False) -> np.ndarray:
     """Values as float64; missing ones are NaN, and text too if `lenient`."""
     if values.dtype.kind in "biuf":
-        return values.astype(np.float64)
+        return values.astype(np.float64, copy=False)
     found = np.full(len(values), np.nan)
     for row, value in enumerate(values):
         if blank(value):

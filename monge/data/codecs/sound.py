@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from ...core.config import Range
 from ...core.errors import DataError
+from ...core.space import Space
 from ..packed import Ragged
 from ..readers.wav import ZERO, Bits, Clip
 from .base import Codec, Locator
@@ -48,6 +50,9 @@ class Sound(SequenceCodec):
         if self.mulaw:
             return "mu-law levels"
         return "floats" if self.bits == 32 else f"{self.bits}-bit levels"
+
+    def measure(self, x: Ragged, name: str) -> Space:
+        return replace(super().measure(x, name), rate=0 if self.mulaw else self.rate)
 
     def encode(self, values: np.ndarray, at: Locator) -> Ragged:
         for row, samples in enumerate(values if self.bits == 32 else ()):

@@ -192,7 +192,7 @@ class Text(Steps):
         return {"symbols": list(self.symbols)}
 
     def describe(self, rows: Ragged) -> str:
-        shown = self.spell(rows.rows[0].tolist())[:30]
+        shown = self.spell(rows[torch.zeros(1, dtype=torch.long)].rows[0].tolist())[:30]
         unit = "subwords" if self.unit == "bpe" else self.unit
         return f"{spread(rows.length)} {unit}, {shown!r}"
 

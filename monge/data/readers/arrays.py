@@ -9,7 +9,9 @@ are sequences.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +25,8 @@ from ..codecs.base import Codec, Locator
 from ..codecs.scalar import EXACT, Binary, Categorical, Number, exact_enough, is_large, listed
 from ..codecs.sequence import Steps, is_uneven, uneven
 from ..frames import is_frame
-from .base import RawData, RowLocations, check_file, join
+from .base import RawData, ReadFormat, RowLocations, check_file, join
+from .stored import Place, at_once
 from .tables import from_frame, is_names
 
 CHANNELS = (1, 3, 4)
@@ -36,7 +39,7 @@ def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> 
     for field, array in values.items():
         if array.ndim == 0 or (len(array) and not array.size):
             raise DataError(f"{field} of {name} has the shape {array.shape}; give rows of values")
-        if array.dtype.kind == "O" and array.ndim > 1:
+        if getattr(array.dtype, "kind", "") == "O" and array.ndim > 1:
             raise DataError(
                 f"{field} of {name} holds values that are not numbers in "
                 f"{array.ndim} dimensions; give a frame"
@@ -125,13 +128,18 @@ def numpy_of(values: Any) -> np.ndarray:
     return found.astype(object) if found.dtype.kind in "US" else found
 
 
-def read_file(path: Path) -> RawData:
-    """A .npy file is one array; a .npz file is named arrays, or x_train, y_test and the like."""
-    check_file(path)
+def read_file(path: Path, form: ReadFormat) -> RawData:
+    """A .npy file is one array; a .npz file is named arrays, or x_train, y_test and the like.
+    Arrays that do not fit into memory are mapped into it, those of a .npz after unpacking."""
+    if form.store is None:
+        check_file(path)
     try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        if form.store is not None:
+            arrays = mapped(path, form.store)
+        else:
+            with path.open("rb") as file:
+                loaded = np.load(file, allow_pickle=False)
+                arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except MemoryError as error:
         raise DataError(
             f"{path} has a shape that does not fit into memory ({error}); save it again "
@@ -147,6 +155,20 @@ def read_file(path: Path) -> RawData:
     if "" in arrays:
         return from_array(arrays[""], path.stem)
     return from_archive({key: numpy_of(found) for key, found in arrays.items()}, path.stem)
+
+
+def mapped(path: Path, store: Place) -> dict[str, np.ndarray]:
+    """The arrays of a file, read when they are used."""
+    if not zipfile.is_zipfile(path):
+        return {"": np.load(path, "r", allow_pickle=False)}
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            out = store.new(".npy")
+            with archive.open(name) as packed, out.open("wb") as file:
+                shutil.copyfileobj(packed, file, 2**20)
+            found[name.removesuffix(".npy")] = np.load(out, "r", allow_pickle=False)
+    return found
 
 
 def from_archive(arrays: Mapping[str, np.ndarray], name: str) -> RawData:
@@ -166,13 +188,29 @@ def fit(values: np.ndarray, at: Locator, label: bool = False) -> Codec:
         return Steps.fit(values, at)
     if values.dtype.kind == "O" or label:
         return Categorical.fit(values, "str" if values.dtype.kind == "O" else str(values.dtype))
-    if is_large(values):
+    low, high = extremes(values)
+    if values.dtype.kind in "iu" and max(-low, high) > scalar.EXACT_FLOAT64:
         return fit_large_integers(values, at)
-    if values.dtype == np.float64 or (
-        values.dtype.itemsize > 2 and values.dtype.kind in "iu" and np.abs(values).max() > EXACT
-    ):
-        exact_enough(values.astype(np.float64), at)
-    return fit_single(values) if values.ndim == 1 else fit_shaped(values, at)
+    whole = values.dtype.kind != "f" and max(-low, high) <= EXACT
+    if values.dtype == np.float64 or (values.dtype.kind in "iu" and not whole):
+        exact_enough(lambda: blocks(values), at)
+    return fit_single(values, low, high) if values.ndim == 1 else fit_shaped(values, at, low, high)
+
+
+def blocks(values: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows of an array some at a time, with the number of the first."""
+    size = at_once(values.shape)
+    for start in range(0, len(values), size):
+        yield start, np.asarray(values[start : start + size])
+
+
+def extremes(values: Any) -> tuple[Any, Any]:
+    """The smallest and the largest value as numbers of Python; 0 and 1 for booleans and floats,
+    whose size does not decide about their kind."""
+    if values.dtype.kind in "bf":
+        return 0, 1
+    ends = [(int(some.min()), int(some.max())) for _, some in blocks(values)]
+    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def fit_large_integers(values: np.ndarray, at: Locator) -> Codec:
@@ -188,19 +226,19 @@ def fit_large_integers(values: np.ndarray, at: Locator) -> Codec:
     return codec
 
 
-def fit_single(values: np.ndarray) -> Codec:
+def fit_single(values: np.ndarray, low: int, high: int) -> Codec:
     dtype = str(values.dtype)
     if values.dtype.kind == "b":
         return Binary(values=("False", "True"), dtype=dtype)
     if values.dtype.kind == "f":
         return Number(kind="real", dtype=dtype)
-    if is_binary(values):
+    if low >= 0 and high <= 1:
         return Binary(dtype=dtype)
-    return Number(kind="counts" if np.abs(values).max() <= EXACT else "real", dtype=dtype)
+    return Number(kind="counts" if max(-low, high) <= EXACT else "real", dtype=dtype)
 
 
-def fit_shaped(values: np.ndarray, at: Locator) -> Codec:
-    kind, size = kind_of(values, at)
+def fit_shaped(values: np.ndarray, at: Locator, low: int, high: int) -> Codec:
+    kind, size = kind_of(values, at, low, high)
     layout = layout_of(values)
     row = values.shape[1:]
     shape = {"HW": (1, *row), "HWC": (row[-1], *row[:-1]), "": row}[layout]
@@ -209,26 +247,22 @@ def fit_shaped(values: np.ndarray, at: Locator) -> Codec:
     return Array(kind=kind, shape=shape, size=size, dtype=str(values.dtype), layout=layout)
 
 
-def kind_of(values: np.ndarray, at: Locator) -> tuple[Any, int]:
+def kind_of(values: np.ndarray, at: Locator, low: int, high: int) -> tuple[Any, int]:
     """real, binary, levels or counts, and the number of levels."""
     if values.dtype.kind == "f":
         return "real", 0
-    if values.dtype.kind == "b" or is_binary(values):
+    if values.dtype.kind == "b" or (low >= 0 and high <= 1):
         return "binary", 0
     if values.dtype == np.uint8:
         return "levels", 256
     if values.ndim == 2:
-        return ("counts" if np.abs(values).max() <= EXACT else "real"), 0
-    if values.min() < 0 or values.max() > 255:
+        return ("counts" if max(-low, high) <= EXACT else "real"), 0
+    if low < 0 or high > 255:
         raise DataError(
             f"{at(0)}: integers in {values.ndim - 1} dimensions must be levels from 0 "
             "to 255; make the array float for real values"
         )
     return "levels", 256
-
-
-def is_binary(values: np.ndarray) -> bool:
-    return values.min() >= 0 and values.max() <= 1
 
 
 def layout_of(values: np.ndarray) -> Layout:

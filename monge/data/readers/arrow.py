@@ -1,4 +1,7 @@
-"""Tables in files of Arrow: parquet, feather and arrow, read some rows at a time.
+"""Tables in files of Arrow: parquet, feather, arrow and ipc, read some rows at a time.
+
+Files of Arrow have a list of their parts at the end, or are streams without one, as the library
+`datasets` writes them.
 
 Numbers and booleans keep their type, dictionaries are text, and dates and times become text, as
 they are in a csv file.
@@ -13,19 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.errors import DataError, UsageError
-from ..codecs.scalar import CodedCells
-from .columns import Column
+from .columns import Column, coded_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIXES = (".parquet", ".feather", ".arrow")
+MAGIC = b"ARROW1"
+"""What a file of Arrow begins with that has a list of its parts."""
 ROWS = 2**16
 """Rows that are read at a time."""
-
-
-def is_arrow(path: Path) -> bool:
-    return path.name.lower().endswith(SUFFIXES)
 
 
 def read(path: Path, columns: Mapping[str, Column], first: Path) -> int:
@@ -72,7 +71,16 @@ def rows_of(path: Path) -> int:
     with opened(path) as file:
         if path.suffix.lower() == ".parquet":
             return file.metadata.num_rows
-        return sum(file.get_batch(place).num_rows for place in range(file.num_record_batches))
+        return sum(batch.num_rows for batch in parts(file))
+
+
+def parts(file: Any) -> Iterator[pa.RecordBatch]:
+    """The parts of a file of Arrow, or of a stream."""
+    if not hasattr(file, "num_record_batches"):
+        yield from file
+        return
+    for place in range(file.num_record_batches):
+        yield file.get_batch(place)
 
 
 def batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -84,8 +92,7 @@ def batches(path: Path) -> Iterator[pa.RecordBatch]:
             if path.suffix.lower() == ".parquet":
                 yield from file.iter_batches(batch_size=ROWS)
                 return
-            for place in range(file.num_record_batches):
-                batch = file.get_batch(place)
+            for batch in parts(file):
                 for start in range(0, len(batch), ROWS):
                     yield batch.slice(start, ROWS)
     except (pa.ArrowException, OSError) as error:
@@ -104,7 +111,10 @@ def opened(path: Path) -> Any:
     try:
         if path.suffix.lower() == ".parquet":
             return pq.ParquetFile(path, pre_buffer=False)  # which would hold what was read
-        return pa.ipc.open_file(pa.memory_map(str(path)))
+        source = pa.memory_map(str(path))
+        whole = source.read(len(MAGIC)) == MAGIC
+        source.seek(0)
+        return pa.ipc.open_file(source) if whole else pa.ipc.open_stream(source)
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, error) from error
 
@@ -134,9 +144,7 @@ def as_cells(array: pa.Array, name: str, path: Path) -> Any:
     elif of.is_timestamp(kind):
         array = written(array)
     if of.is_string(array.type) or of.is_large_string(array.type):
-        coded = array.dictionary_encode()
-        place = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return CodedCells(np.array([*coded.dictionary.to_pylist(), None], object)[:-1], place)
+        return coded_text(array)
     if of.is_boolean(kind):
         return pd.array(array.to_numpy(zero_copy_only=False), dtype="boolean")
     wide = (
@@ -158,8 +166,8 @@ def as_cells(array: pa.Array, name: str, path: Path) -> Any:
     if array.null_count:
         missing = array.is_null().to_numpy(zero_copy_only=False)
     if of.is_floating(wide):
-        return pd.arrays.FloatingArray(values.copy(), missing)
-    return pd.arrays.IntegerArray(values.copy(), missing)
+        return pd.arrays.FloatingArray(values, missing)
+    return pd.arrays.IntegerArray(values, missing)
 
 
 def written(moments: pa.Array) -> pa.Array:

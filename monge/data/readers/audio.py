@@ -2,7 +2,8 @@
 
 Samples are levels 0..2^bits - 1 in the order of their amplitude, without loss; floats are real.
 Folders under the root are labels, and so are the parts of the file names between underscores, if
-all names have the same number of parts: digit_speaker_take.wav.
+all names have the same number of parts: digit_speaker_take.wav. A table in the folder may describe
+the files, for instance with a transcript each (`path_labels`).
 
 mu-law (ITU-T G.711; van den Oord et al. 2016) reduces them to 256 levels: with s in [-1, 1],
 
@@ -27,7 +28,7 @@ from ..codecs.sequence import lengths, pack
 from ..codecs.sound import Sound, amplitude, quantise
 from ..options import Options
 from .base import RawData, ReadFormat, RowLocations, check_file
-from .path_labels import classes, name_parts, tagged
+from .path_labels import classes, described, file_names, name_parts, tagged
 from .wav import Bits, Clip, load
 
 SUFFIX = ".wav"
@@ -59,6 +60,7 @@ def read(
     tags = classes(pairs, "sounds") | tagged(paths, names)
     values = {"sound": pack([clip.samples for clip in clips])}
     values |= {tag: np.array(words, object) for tag, words in tags.items()}
+    values |= described_shelves(shelves)
     places = RowLocations(
         np.arange(1, len(paths) + 1),
         np.arange(len(paths), dtype=np.int32),
@@ -73,8 +75,22 @@ def read(
         "label" if "label" in tags else None,
         labels=frozenset(tags),
         codecs={"sound": fit(clips, names)},
+        row_keys=file_names(pairs),
         notes=notes,
     )
+
+
+def described_shelves(shelves: Mapping[Path, Several[Path]]) -> dict[str, np.ndarray]:
+    """The columns of the metadata table in each folder, one below the other."""
+    parts = [described(shelf, root) for root, shelf in shelves.items() if shelf]
+    for part in parts:
+        if part.keys() != parts[0].keys():
+            raise DataError(
+                f"expected the same columns in the metadata table of each folder, found "
+                f"{listed(parts[0]) or 'none'} in one and {listed(part) or 'none'} in another; "
+                "make them equal"
+            )
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def fit(clips: Several[Clip], parts: tuple[str, ...] = ()) -> Sound:

@@ -24,8 +24,10 @@ from ...core.errors import DataError
 from ...core.memory import available, gigabytes
 from ..codecs.base import Codec, Locator
 from ..codecs.scalar import listed
+from .stored import Chain, Place
 
 SPLITS = ("train", "valid", "test")
+ARROW_SUFFIXES = (".parquet", ".feather", ".arrow", ".ipc")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class ReadFormat:
     mono: bool = False
     parts: tuple[str, ...] = ()  # names of the parts of sound file names in an earlier run
     texts: Mapping[str, Codec] = field(default_factory=dict)  # text codecs of an earlier run
+    store: Place | None = None  # where rows are written that do not fit into memory
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,17 @@ def join(parts: Mapping[str, RawData], name: str) -> RawData:
         for field in first.values
     }
     split = np.repeat([SPLITS.index(part) for part in parts], [len(raw) for raw in raws])
+    keys = {
+        key: np.concatenate([raw.row_keys[key] for raw in raws])
+        for key in first.row_keys
+        if all(key in raw.row_keys for raw in raws)
+    }
     return replace(
         first,
         name=name,
         values=values,
         split=split,
+        row_keys=keys,
         places=RowLocations.join([raw.places for raw in raws]),
         notes=tuple(note for raw in raws for note in raw.notes),
     )
@@ -153,12 +162,25 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
 
         return pd.concat(pieces, ignore_index=True)
     shapes = {piece.shape[1:] for piece in pieces}
+    if any(map(is_mapped, pieces)):
+        return Chain(pieces, name)
     if len(shapes) > 1:
         raise DataError(
             f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
             "different splits; make them equal; resize images with +resize64"
         )
+    if hasattr(pieces[0], "joined"):
+        return pieces[0].joined(pieces)
     return np.concatenate(pieces)
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether an array, or what it is a view of, is in a file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
 
 
 COPIES = 4
@@ -169,6 +191,8 @@ MAX_RATIO = 1032
 """The largest compression ratio of deflate."""
 PIECE = 1 << 20
 """Bytes unpacked at once when counting."""
+UNPACKED = 8
+"""How many times its size a compressed file is taken to have."""
 ARCHIVES = (".npy", ".npz")
 """Suffixes of files that numpy may read as zip archives."""
 NOT_FILES = {
@@ -253,3 +277,12 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 def is_gz(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
+
+
+def is_arrow(path: Path) -> bool:
+    return path.name.lower().endswith(ARROW_SUFFIXES)
+
+
+def size_of(paths: Sequence[Path]) -> int:
+    """Bytes of files, of compressed ones about those of their content."""
+    return sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)

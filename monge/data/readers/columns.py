@@ -46,14 +46,18 @@ class Column:
             self.mark(missing, start, likely)
         if not np.all(missing):  # no type is known of missing cells
             filler = {"na_value": FILLERS[kind]} if np.any(missing) else {}
-            if isinstance(cells, CodedCells):
-                self.hold(kind, cells, start, likely)
+            if kind == "object":
+                self.hold(kind, self.text(cells), start, likely)
             else:
                 self.hold(kind, cells.to_numpy(kind, **filler), start, likely)
         if self.kind == "uint64" and not self.is_full:
             self.mixed = True  # pandas reads numbers from 2^63 on as text if a cell is missing
         if self.mixed:
             self.clear()
+
+    def text(self, cells: Any) -> Any:
+        """Cells of text in the form that `put` takes."""
+        return cells if isinstance(cells, CodedCells) else cells.to_numpy("object")
 
     def hold(self, kind: str, values: Any, start: int, likely: int) -> None:
         if self.kind is None:
@@ -180,6 +184,14 @@ class StoredColumn(Column):
             self.high = max(self.high, int(values.max(initial=0)))
         append(self.path, values.astype(self.kind) if self.kind != "object" else values, start)
 
+    def text(self, cells: Any) -> Any:
+        """Cells of pandas that Arrow holds are numbered there, without an object for each."""
+        if isinstance(cells, CodedCells) or getattr(cells.dtype, "storage", "") != "pyarrow":
+            return super().text(cells)
+        import pyarrow as pa
+
+        return coded_text(pa.array(cells))
+
     def code(self, cells: Any) -> np.ndarray:
         """The numbers of cells of text from 1, 0 for an empty one, and new ones for new cells."""
         import pandas as pd
@@ -218,6 +230,17 @@ class StoredColumn(Column):
             fill(self.marks, self.count)
             missing = mapped(self.marks, np.dtype(bool))
         return numbers(self.kind, values, missing)
+
+
+def coded_text(text: Any) -> CodedCells:
+    """A column of text of Arrow as the places of its cells among the different ones."""
+    import pyarrow as pa
+
+    if isinstance(text, pa.ChunkedArray):
+        text = text.combine_chunks()
+    coded = text.dictionary_encode()
+    place = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return CodedCells(np.array([*coded.dictionary.to_pylist(), None], object)[:-1], place)
 
 
 def append(path: Path, values: np.ndarray, start: int | None) -> None:

@@ -7,7 +7,7 @@ index_features.txt, index_target.txt, and index_train_k.txt with index_test_k.tx
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,26 +60,55 @@ def read_idx(folder: Path) -> RawData:
 
 
 def has_images(folder: Path) -> bool:
-    return bool(images.find(folder)) or any(map(images.find, split_folders(folder)))
+    return images.has_any(folder) or any(map(images.has_any, split_folders(folder)))
+
+
+def images_of(folder: Path) -> list[Path]:
+    """Every image of a folder, or of its folders of splits."""
+    inside = [path for each in split_folders(folder) for path in images.find(each)]
+    return inside or images.find(folder)
 
 
 def read_images(folder: Path, form: ReadFormat) -> RawData:
     """Images labelled by their folders, or pairs in a/ and b/, with or without splits."""
     found = {path: images.find(path) for path in split_folders(folder)}
     if not any(found.values()):
-        return read_image_folder(folder, form.side, paired_images.is_pair(folder))
+        return read_image_folder(folder, form, paired_images.is_pair(folder))
     paired = all(paired_images.is_pair(path) for path, inside in found.items() if inside)
     return by_split(
         list(found),
         name_of(folder),
-        lambda paths: read_image_folder(paths[0], form.side, paired),
+        lambda paths: read_image_folder(paths[0], form, paired),
     )
 
 
-def read_image_folder(folder: Path, side: int | None, paired: bool) -> RawData:
+def read_image_folder(folder: Path, form: ReadFormat, paired: bool) -> RawData:
     if paired:
-        return paired_images.read(folder, side)
-    return images.read_images(images.find(folder), folder, side)
+        return paired_images.read(folder, form)
+    return images.read_images(images.find(folder), folder, form)
+
+
+def is_arrow_dataset(folder: Path) -> bool:
+    """Whether a folder holds the files of one table as the library `datasets` saves it."""
+    return (folder / "state.json").is_file() and bool(files_of_dataset(folder))
+
+
+def files_of_dataset(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.arrow"))
+
+
+def has_arrow_datasets(folder: Path) -> bool:
+    """Whether each split is a folder as the library `datasets` saves it."""
+    return (folder / "dataset_dict.json").is_file() and bool(split_folders(folder))
+
+
+def read_arrow_datasets(folder: Path, options: Options) -> RawData:
+    name = name_of(folder)
+    return by_split(
+        split_folders(folder),
+        name,
+        lambda paths: tables.read_files(files_of_dataset(paths[0]), name, options),
+    )
 
 
 def has_sounds(folder: Path) -> bool:
@@ -129,7 +158,18 @@ def is_document(path: Path) -> bool:
 
 def read_texts(folder: Path, options: Options, form: ReadFormat) -> RawData:
     found = {path: split_of(path) for path in texts_of(folder, options)}
-    return text.read(found, name_of(folder), options, form)
+    return read_text_files(found, name_of(folder), options, form)
+
+
+def read_text_files(
+    files: Mapping[Path, str | None], name: str, options: Options, form: ReadFormat
+) -> RawData:
+    """Text that is held in memory, or written to a file."""
+    if form.store is None:
+        return text.read(files, name, options, form)
+    from . import long_text
+
+    return long_text.read(files, name, options, form, form.store)
 
 
 def read_tables(

@@ -2,46 +2,31 @@
 
 An image has one frame and at most 8 bits per channel; others are refused, as levels are bytes.
 If a .jpg holds several images (previews, stereo pairs), the first is read.
-
-A folder may describe its images in metadata.csv (or .tsv): one line per image, with the column
-file_name and others, such as a caption, each of which becomes a field.
+A table in the folder may describe them, for instance with a caption each (`path_labels`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 import struct
-import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
-import torch
 
 from ...core.errors import DataError
 from ..codecs.array import Array
 from ..codecs.scalar import listed
-from ..options import Options
-from ..transforms.ops import resize
-from . import base, delimited
+from . import base
 from .arrays import from_arrays
-from .base import RawData
-from .path_labels import classes
-
-if TYPE_CHECKING:
-    from PIL.ImageFile import ImageFile
-
+from .base import RawData, ReadFormat
+from .path_labels import classes, described, file_names
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-DESCRIBED, KEY = ("metadata.csv", "metadata.tsv"), "file_name"
-"""Files that describe images, and their column of file names."""
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""The formats of these suffixes in Pillow, which starts other programs for some formats."""
-BITS = 258
-"""The TIFF tag with the bits of each channel."""
 IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -57,27 +42,57 @@ def is_idx(path: Path) -> bool:
 
 
 def find(folder: Path) -> list[Path]:
-    """Every image in a folder and its class folders."""
-    return sorted(
-        path
-        for path in [*folder.iterdir(), *folder.glob("*/*")]
-        if is_image(path) and path.name[0] != "."
-    )
+    """Every image in a folder and its class folders, in order."""
+    return [Path(path) for _, path in sorted(listing(folder))]
 
 
-def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
+def has_any(folder: Path) -> bool:
+    """Whether there is an image in a folder or its class folders."""
+    return next(listing(folder), None) is not None
+
+
+def listing(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The parts of the name of each image below a folder, and its path; there may be millions,
+    which `pathlib` takes long to list and to sort."""
+    inner = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                inner.append(entry)
+            elif is_image_name(entry.name):
+                yield (entry.name,), entry.path
+    for shelf in inner:
+        with os.scandir(shelf.path) as entries:
+            for entry in entries:
+                if is_image_name(entry.name) and not entry.is_dir():
+                    yield (shelf.name, entry.name), entry.path
+
+
+def is_image_name(name: str) -> bool:
+    return name[0] != "." and name.lower().endswith(SUFFIXES) and name.lower() not in SUFFIXES
+
+
+def read_images(paths: Sequence[Path], root: Path, form: ReadFormat) -> RawData:
     """Images of one size, labelled by their folders under `root`, if any."""
     labels = classes([(root, path) for path in paths], "images")
-    pictures = load_all(paths, root, side)
-    if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
-        pictures = [np.broadcast_to(p, (*p.shape[:2], 3)) for p in pictures]
-    same_size(pictures, paths, root)
-    images = np.stack(pictures)
-    grey = images.shape[-1] == 1
-    values: dict[str, np.ndarray] = {"image": images[..., 0] if grey else images}
+    values: dict[str, Any] = {}
+    if form.store is not None:
+        from . import decoding
+
+        stored = decoding.store(paths, form.side, form.store)
+        _, channels, height, width = stored.shape
+        values["image"], grey = stored, channels == 1
+    else:
+        pictures = load_all(paths, root, form.side)
+        if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
+            pictures = [np.broadcast_to(p, (*p.shape[:2], 3)) for p in pictures]
+        same_size(pictures, paths, root)
+        images = np.stack(pictures)
+        height, width, channels = images.shape[1:]
+        grey = channels == 1
+        values["image"] = images[..., 0] if grey else images
     values |= {name: np.array(words, object) for name, words in labels.items()}
     values |= described(paths, root)
-    height, width, channels = images.shape[1:]
     codec = Array(
         kind="levels",
         size=256,
@@ -85,97 +100,24 @@ def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
         layout="HW" if grey else "HWC",
         shape=(channels, height, width),
     )
-    return replace(from_arrays(values, root.resolve().name), codecs={"image": codec})
-
-
-def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
-    """The columns of the metadata table in the folder, one value per image."""
-    found = next((root / name for name in DESCRIBED if (root / name).is_file()), None)
-    if found is None:
-        return {}
-    table = delimited.read(found, Options(header="yes")).frame
-    if KEY not in table:
-        raise DataError(
-            f"{found} has no column {KEY}, only {listed(table.columns)}; add it with "
-            "the file name of each line"
-        )
-    rows = {str(name): row for row, name in enumerate(table[KEY])}
-    names = [path.relative_to(root).as_posix() for path in paths]
-    lost = next((name for name in names if name not in rows), None)
-    if lost is not None:
-        raise DataError(f"{found} has no line for {lost}; add one, or remove the image")
-    places = [rows[name] for name in names]
-    return {str(name): column.to_numpy()[places] for name, column in table.items() if name != KEY}
+    return replace(
+        from_arrays(values, root.resolve().name),
+        codecs={"image": codec},
+        row_keys=file_names([(root, path) for path in paths]),
+    )
 
 
 def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.ndarray]:
     """Load all images, checking that they fit into memory."""
-    from PIL import Image
+    from .decoding import load, refusing_bombs
 
     free, size, found = base.available(), 0, []
-    with warnings.catch_warnings():  # images that Pillow warns about are refused below
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with refusing_bombs():
         for path in paths:
             found.append(load(path, side))
             size += found[-1].nbytes
             base.check_size(f"the images of {root}", size, free)
     return found
-
-
-def load(path: Path, side: int | None) -> np.ndarray:
-    """One image (H, W, 1 or 3), rotated by its EXIF orientation."""
-    from PIL import Image, ImageOps
-
-    base.check_kind(path)
-    try:
-        with Image.open(path, formats=FORMATS) as file:
-            check_plain(file, path)
-            picture = ImageOps.exif_transpose(file)
-            picture = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
-            pixels = np.array(picture)
-    except DataError:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(
-            f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels, the most that "
-            "is decoded; make it smaller or remove it"
-        ) from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(
-            f"{path} does not decode as an image ({error}); replace or remove it"
-        ) from error
-    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    if side is None:
-        return pixels
-    codec = Array(kind="levels", shape=(pixels.shape[2], *pixels.shape[:2]), size=256)
-    _, small = resize(codec, torch.from_numpy(np.moveaxis(pixels, -1, 0))[None], side)
-    return np.moveaxis(small[0].numpy(), 0, -1)
-
-
-def check_plain(file: ImageFile, path: Path) -> None:
-    """Refuse images that an array of bytes cannot hold without loss, before decoding."""
-    if getattr(file, "is_animated", False) and file.format != "MPO":
-        raise DataError(
-            f"expected one image in {path}, found several frames; save each frame "
-            "as a separate file"
-        )
-    if is_deep(file):
-        raise DataError(
-            f"expected at most 8 bits per channel in {path}, found more than 8 bits; "
-            "save it with 8, or save all images as a .npy array of floats"
-        )
-
-
-def is_deep(file: ImageFile) -> bool:
-    """Whether a channel has more than 8 bits, which Pillow cuts to 8 in colour images."""
-    if file.mode.startswith(("I", "F")):
-        return True
-    arguments = [tile[3] for tile in file.tile]
-    if file.format == "PNG":
-        return any(str(each).endswith(";16B") for each in arguments)
-    if file.format == "PPM":  # the largest value that a channel may have
-        return any(isinstance(each, tuple) and each[-1] > 255 for each in arguments)
-    return file.format == "TIFF" and max(getattr(file, "tag_v2", {}).get(BITS, (1,))) > 8
 
 
 def same_size(pictures: Sequence[np.ndarray], paths: Sequence[Path], root: Path) -> None:

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from ...core.errors import DataError
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.scalar import listed
 from . import images
 from .arrays import from_arrays
-from .base import RawData
+from .base import RawData, ReadFormat
 
 SIDES = ("source", "target")
 """The fields of a pair: the condition and the event."""
@@ -32,7 +30,7 @@ def is_pair(folder: Path) -> bool:
     return sorted(shelves) == list(FOLDERS)
 
 
-def read(folder: Path, side: int | None) -> RawData:
+def read(folder: Path, form: ReadFormat) -> RawData:
     """Pairs of images with the same name in a/ and b/."""
     shelves = {path.name.lower(): path for path in folder.iterdir() if path.is_dir()}
     first, second = ({path.stem: path for path in images.find(shelves[name])} for name in FOLDERS)
@@ -45,14 +43,12 @@ def read(folder: Path, side: int | None) -> RawData:
         )
     names = sorted(first)
     raws = [
-        images.read_images([shelf[name] for name in names], shelves[where], side)
+        images.read_images([shelf[name] for name in names], shelves[where], form)
         for where, shelf in zip(FOLDERS, (first, second), strict=True)
     ]
     codecs = {name: raw.codecs["image"] for name, raw in zip(SIDES, raws, strict=True)}
     same_sides(codecs, folder)
-    values: dict[str, np.ndarray] = {
-        name: raw.values["image"] for name, raw in zip(SIDES, raws, strict=True)
-    }
+    values = {name: raw.values["image"] for name, raw in zip(SIDES, raws, strict=True)}
     return replace(from_arrays(values, folder.resolve().name), codecs=codecs)
 
 

@@ -1,13 +1,24 @@
-"""Labels from the names of files and folders: class folders, and parts of file names."""
+"""What is known of files besides their content: class folders, parts of file names, and a table.
+
+A folder may describe its files in metadata.csv (or .tsv): one line per file, with the column
+file_name and others, such as a caption or a transcript, each of which becomes a field.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ...core.errors import DataError, UsageError
+from ..codecs.scalar import listed
+from ..options import Options
+from . import delimited
 
 Tags = dict[str, list[str]]
+DESCRIBED, KEY = ("metadata.csv", "metadata.tsv"), "file_name"
+"""Files that describe others, and their column of file names."""
 
 
 def classes(pairs: Sequence[tuple[Path, Path]], what: str) -> Tags:
@@ -46,3 +57,28 @@ def tagged(paths: Sequence[Path], names: Sequence[str]) -> Tags:
     if any(len(words) != len(names) for words in parts):
         return {}
     return {name: [words[place] for words in parts] for place, name in enumerate(names) if name}
+
+
+def file_names(pairs: Sequence[tuple[Path, Path]]) -> dict[str, np.ndarray]:
+    """The name of each file under its root, which tells the rows of predictions apart."""
+    return {KEY: np.array([path.relative_to(root).as_posix() for root, path in pairs], object)}
+
+
+def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
+    """The columns of the metadata table in the folder, one value per file."""
+    found = next((root / name for name in DESCRIBED if (root / name).is_file()), None)
+    if found is None:
+        return {}
+    table = delimited.read(found, Options(header="yes")).frame
+    if KEY not in table:
+        raise DataError(
+            f"{found} has no column {KEY}, only {listed(table.columns)}; add it with "
+            "the file name of each line"
+        )
+    rows = {str(name): row for row, name in enumerate(table[KEY])}
+    names = [path.relative_to(root).as_posix() for path in paths]
+    lost = next((name for name in names if name not in rows), None)
+    if lost is not None:
+        raise DataError(f"{found} has no line for {lost}; add one, or remove the file")
+    places = [rows[name] for name in names]
+    return {str(name): column.to_numpy()[places] for name, column in table.items() if name != KEY}

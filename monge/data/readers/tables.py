@@ -8,6 +8,7 @@ repeat.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date as date_type
@@ -20,6 +21,7 @@ import numpy as np
 from ...core.errors import DataError, UsageError, nearest, shown
 from ..codecs import date, scalar
 from ..codecs.base import Codec, Locator
+from ..codecs.date_format import find_format
 from ..codecs.scalar import (
     EXACT,
     FLAGS,
@@ -39,7 +41,7 @@ from ..frames import is_frame
 from ..options import Options
 from ..packed import Picked
 from . import arrow, delimited
-from .base import RawData, RowLocations, check_file
+from .base import RawData, RowLocations, check_file, is_arrow
 from .columns import Column, LazyColumns, StoredColumn, TextColumn
 
 if TYPE_CHECKING:
@@ -61,6 +63,14 @@ WRAPS = 2**63
 """Whole numbers from this on are categories, as they exceed int64."""
 MOSTLY = 0.9
 """Share of cells that are numbers from which text among them is taken for a mistake."""
+
+
+SIGNED_NUMBER = re.compile(
+    r"[^\w\s.,+-]?\s?[-+]?\d{1,3}(?:[,.' ]?\d{3})*(?:[.,]\d+)?(?:\s?[^\w\s.,+-]|\s[^\W\d_]{1,3})?"
+)
+"""A number with a currency, a percent sign, a unit, or separators of thousands: $1,200, 12 kg."""
+MOSTLY = 0.9
+"""Share of the different cells of a column that are such numbers."""
 
 
 class Unfit(DataError):
@@ -127,7 +137,7 @@ def read_files(
 ) -> RawData:
     """The rows of files one after another as one table, whose columns are held in memory, or in
     files of a folder."""
-    layouts = {} if arrow.is_arrow(paths[0]) else same_layouts(paths, options)
+    layouts = {} if is_arrow(paths[0]) else same_layouts(paths, options)
     known = layouts[paths[0]].columns if layouts else same_names(paths)
     columns: dict[str, Column] = {
         each: Column() if folder is None else StoredColumn(folder / f"{place}.cells")
@@ -363,11 +373,11 @@ def fit_cells(
         return fit_number(found, values.astype(np.int64), name, dtype, missing, at)
     if all(isinstance(value, bool | np.bool_) for value in values):
         return Binary(values=("False", "True"), dtype="bool")
-    return (
-        flag(values, dtype)
-        or date.fit(values, dtype)
-        or fit_text(column, found, name, options, at)
-    )
+    if codec := flag(values, dtype):
+        return codec
+    if form := find_format(list(values)):
+        return date.fit(values, form, dtype)
+    return fit_text(column, found, name, options, at)
 
 
 def fit_number(
@@ -461,6 +471,14 @@ def fit_names(column: Cells, found: np.ndarray, name: str, blank: bool) -> Categ
     codec = Categorical.fit(found, str(column.dtype), blank)
     is_full = bool((distinct(found)[1] >= 0).all())
     if len(codec.names) > max(100, len(found) / 2):
+        if signed := [each for each in codec.names if SIGNED_NUMBER.fullmatch(each)]:
+            shown = next((each for each in signed if not each.isdigit()), signed[0])
+            if len(signed) >= MOSTLY * len(codec.names):
+                raise Unfit.drop(
+                    name,
+                    f"holds numbers such as {shown!r}, which are text for their signs, units or "
+                    "separators (write digits and a decimal point alone)",
+                )
         raise Unfit.drop(
             name,
             f"has {len(codec.names)} different values in {len(found)} rows, like an identifier",

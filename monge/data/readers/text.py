@@ -131,10 +131,14 @@ def each_line(texts: Mapping[str, str], options: Options) -> bool:
 def check_lines(lines: Sequence[str], file: str) -> None:
     empty = next((place for place, line in enumerate(lines) if not line.strip()), None)
     if empty is not None:
-        raise DataError(
-            f"line {empty + 1} of {file} is empty, but each line is a row; remove "
-            "it, or set data.lines=running"
-        )
+        raise empty_line(empty, file)
+
+
+def empty_line(place: int, file: str) -> DataError:
+    return DataError(
+        f"line {place + 1} of {file} is empty, but each line is a row; remove "
+        "it, or set data.lines=running"
+    )
 
 
 def rows_of(
@@ -187,25 +191,34 @@ def blocks_of(
 
 
 def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str]]:
-    """The text in order, each stretch with its split. Splits without a file are taken from the
-    training text: the test text from its end, the validation text in stretches spread over it, so
-    that training sees every part of a text that changes along the way."""
-    train, total = given["train"], len(given["train"])
-    test = given.get("test") or train[total - round(options.test * total) :]
-    if "test" not in given:
-        train = train[: total - len(test)]
-    held = 0 if "valid" in given else round(options.valid * total)
+    """The text in order, each stretch with its split."""
+    sizes = {split: len(text) for split, text in given.items()}
+    return [
+        (split, given[source][begin:end]) for split, source, begin, end in cuts(sizes, options)
+    ]
+
+
+def cuts(sizes: Mapping[str, int], options: Options) -> list[tuple[int, str, int, int]]:
+    """The split of each stretch, the text it is part of, where it begins and where it ends. Splits
+    without a file are taken from the training text: the test text from its end, the validation
+    text in stretches spread over it, so that training sees every part of a text that changes along
+    the way."""
+    total = sizes["train"]
+    train = total if "test" in sizes else total - round(options.test * total)
+    held = 0 if "valid" in sizes else round(options.valid * total)
     pieces = min(max(held // (LONG * options.context), 1), PIECES)
     found = []
-    for begin, end in pairwise(len(train) * i // pieces for i in range(pieces + 1)):
-        middle = end - held * (end - begin) // max(len(train), 1)
-        found += [(0, train[begin:middle]), (1, train[middle:end])]
-    found = [*found, (1, given.get("valid", "")), (2, test)]
-    if {split for split, text in found if text} != {0, 1, 2}:
+    for begin, end in pairwise(train * i // pieces for i in range(pieces + 1)):
+        middle = end - held * (end - begin) // max(train, 1)
+        found += [(0, "train", begin, middle), (1, "train", middle, end)]
+    found.append((1, "valid", 0, sizes.get("valid", 0)))
+    found.append((2, "test", 0, sizes["test"]) if "test" in sizes else (2, "train", train, total))
+    found = [each for each in found if each[2] < each[3]]
+    if {split for split, *_ in found} != {0, 1, 2}:
         raise DataError(
             f"a text of {total} characters is too short to train, validate and test on; give more"
         )
-    return [(split, text) for split, text in found if text]
+    return found
 
 
 def assign_splits(
@@ -240,7 +253,11 @@ def codec_of(
 
 def with_longest(codec: Text, rows: np.ndarray, form: ReadFormat) -> Text:
     """The codec with the length of the longest row, unless it comes from an earlier run."""
-    return codec if form.texts else replace(codec, longest=max(map(len, rows), default=1))
+    return with_lengths(codec, np.array([len(row) for row in rows] or [1]), form)
+
+
+def with_lengths(codec: Text, length: np.ndarray, form: ReadFormat) -> Text:
+    return codec if form.texts else replace(codec, longest=int(length.max()))
 
 
 def dataset_name(name: str, codec: Text) -> str:

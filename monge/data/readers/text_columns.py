@@ -1,8 +1,9 @@
 """Text beside other fields: a column of a table, captions of images.
 
-A field is text by a setting (data.sentences), if it is text in an earlier run, or if most of its
-cells are several words and hardly any occurs twice. It is not part of a table's event, but can be
-a condition.
+A field is text by a setting (data.sentences), if it is text in an earlier run, if most of its
+cells are several words and hardly any occurs twice, or if it is called a transcript or the like
+beside images or sounds. It is not part of a table's event, but can be a condition; beside images
+and sounds it is the event if these are given.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ WORD = re.compile(r"[^\W\d_]{2,}")
 """A word, not part of a date."""
 SENTENCES = 0.5
 """Share of cells with several words from which a column is taken for text."""
+NAMES = ("text", "transcript", "transcription", "caption", "sentence")
+"""Names of fields that are text beside images or sounds, even if their values repeat."""
 FEWEST = 100
 """Categories that a column may have however few rows there are."""
 
@@ -48,8 +51,10 @@ def read(raw: RawData, options: Options, schema: Schema | None) -> RawData:
         )
         title = dataset_name(title, codec)
     main = tuple(name for name in raw.main if name not in names) or raw.main
+    target = raw.target or (None if raw.table else names[0])
     return replace(
         raw,
+        target=target,
         name=title,
         values=values,
         codecs=codecs,
@@ -78,8 +83,15 @@ def texts(raw: RawData, options: Options, schema: Schema | None) -> list[str]:
         name
         for name, column in raw.values.items()
         if name in options.sentences
+        or is_named_text(raw, name)
         or (name not in names and name not in raw.codecs and is_prose(column))
     ]
+
+
+def is_named_text(raw: RawData, name: str) -> bool:
+    """Whether a field beside images or sounds is text by its name."""
+    text = name.lower() in NAMES and raw.values[name].dtype.kind in "OTU"
+    return text and not raw.table and name not in raw.codecs
 
 
 def is_prose(column: Any) -> bool:

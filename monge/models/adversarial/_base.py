@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -15,11 +16,11 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ...core.model import Losses, Update
+from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from .._generator import GeneratorModel
 from ._lipschitz import gradient_norms
-from ._losses import Logarithmic, divergence_bound, generator_terms, log_ratio, value
+from ._losses import Game, accuracy, bound_of, estimates, generator_terms, log_ratio
 
 MONITOR_EVERY = 50
 """Steps between two logs of the monitored quantities."""
@@ -30,6 +31,8 @@ WINNING_ACCURACY = 0.98
 OPTIMAL_VALUES = {
     "watch/value": -math.log(4),
     "watch/js_bound": 0.0,
+    "watch/triangular_bound": 0.0,
+    "watch/tv_bound": 0.0,
     "watch/wasserstein": 0.0,
 }
 """Values of the logged curves when the generator matches the data."""
@@ -41,8 +44,9 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
     optimal_values = OPTIMAL_VALUES
 
     class Config(GeneratorModel.Config):
-        game: Logarithmic = "nonsaturating"
-        """Generator loss: nonsaturating, -log D(G(z)), or minimax, log(1 - D(G(z)))."""
+        game: Game = "nonsaturating"
+        """Losses of the players: nonsaturating, -log D(G(z)); minimax, log(1 - D(G(z))); squares
+        (least squares); or hinge, whose label_smoothing is 0."""
         critic_steps: Annotated[int, Range(1)] = 1
         """Discriminator updates per generator update."""
         label_smoothing: Annotated[float, Range(0, 0.5)] = 0.0
@@ -50,6 +54,14 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         penalty: Annotated[float, Range(0)] = 0.0
         """Weight of the R1 gradient penalty at real rows, which makes training converge instead of
         oscillate."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.game == "hinge" and self.label_smoothing:
+                raise UsageError(
+                    f"game=hinge has no labels, found label_smoothing={self.label_smoothing:g}; "
+                    "set label_smoothing=0"
+                )
 
     class SamplingConfig(CanSample.SamplingConfig):
         resample: Annotated[int, Range(1)] = 1
@@ -102,16 +114,17 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         return self.discriminate(real, context), self.discriminate(fake, context)
 
     def monitor(self, batch: Batch) -> Losses:
-        """V, its bound of the Jensen-Shannon divergence, the accuracy of D, and the norm of the
-        gradient that reaches the generator."""
+        """V, the bound of the divergence that the game measures, the accuracy of D, and the norm
+        of the gradient that reaches the generator."""
         real, fake = self.logits(batch)
-        accuracy = torch.cat([real > 0, fake <= 0]).to(real.dtype).mean()
         return {
-            "value": value(real, fake),
-            "js_bound": divergence_bound(real, fake),
-            "accuracy": accuracy,
+            **estimates(self.config.game, real, fake),
+            "accuracy": accuracy(self.config.game, real, fake),
             "gradient_norm": self.gradient_norms(batch),
         }
+
+    def estimate_distance(self, batch: Batch) -> Tensor:
+        return bound_of(estimates(self.config.game, *self.logits(batch)))
 
     def gradient_norms(self, batch: Batch) -> Tensor:
         """Norm of the gradient of the generator's loss at each fake point, (B,)."""
@@ -157,8 +170,8 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
 
     def diagnose(self, batch: Batch) -> list[Finding]:
         real, fake = self.logits(batch)
-        accuracy = float(torch.cat([real > 0, fake <= 0]).double().mean())
-        if accuracy < WINNING_ACCURACY:
+        share = float(accuracy(self.config.game, real, fake))
+        if share < WINNING_ACCURACY:
             return []
         norm = float(self.gradient_norms(batch).mean())
         remedy = (
@@ -170,11 +183,18 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         return [
             Finding(
                 "discriminator has won",
-                f"it classifies {accuracy:.0%} of held-out rows and samples correctly, and the "
+                f"it classifies {share:.0%} of held-out rows and samples correctly, and the "
                 f"gradient that reaches the generator is {norm:.1e} per point",
                 remedy,
             )
         ]
+
+    @classmethod
+    def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
+        found = cls.defaults(space)
+        if chosen.get("game") != "hinge":
+            return found
+        return replace(found, config=replace(found.config, label_smoothing=0.0))
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:

@@ -6,12 +6,16 @@ and one pixel of margin; the transposed convolution of the same kernel takes it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import UsageError
+from ...core.space import Space
+from ...nn.inputs.features import Conditions
 
 Sides = tuple[int, ...]
 INIT_STD = 0.02
@@ -82,6 +86,19 @@ def downsampler(channels: int, sides: Sequence[int], width: int, depth: int) -> 
         layers.append(nn.LeakyReLU(0.2, inplace=True))
     last = nn.Conv2d(widths[-1], 1, steps[-1])  # type: ignore[arg-type]
     return init_weights(nn.Sequential(*layers, last))
+
+
+def critic_convnet(
+    channels: int, sides: Sequence[int], width: int, depth: int
+) -> tuple[nn.Sequential, list[nn.Conv2d]]:
+    """(B, channels, *sides) to (B, 1, 1, 1) by strided convolutions and leaky relu alone, and its
+    convolutions: batch norm would let the score of a row depend on others."""
+    steps = resolutions(sides, depth)
+    widths = [channels, *(width * 2**level for level in range(depth))]
+    convs = [halve(widths[level], widths[level + 1], steps[level]) for level in range(depth)]
+    convs.append(nn.Conv2d(widths[-1], 1, steps[-1]))  # type: ignore[arg-type]
+    between = [layer for conv in convs[:-1] for layer in (conv, nn.LeakyReLU(0.2))]
+    return nn.Sequential(*between, convs[-1]), convs
 
 
 def patch_discriminator(
@@ -167,6 +184,32 @@ def followed_by_norm(stack: Sequence[nn.Module]) -> list[bool]:
     ]
 
 
-def constant_maps(context: Tensor, sides: Sequence[int]) -> Tensor:
-    """Numbers (B, C) as constant maps (B, C, *sides)."""
-    return context[:, :, None, None].expand(-1, -1, *sides)
+class ConditionMaps:
+    """Conditions as maps beside an image: images at its size, other features constant."""
+
+    def __init__(self, conditions: Conditions, space: Space) -> None:
+        self.sides = tuple(space.shape[1:])
+        parts = [
+            (features.width, part.shape if part.is_image else None)
+            for features, part in zip(conditions.parts, space.given.values(), strict=True)
+        ]
+        self.widths = [width for width, _ in parts]
+        self.shapes = [
+            shape if shape and width == math.prod(shape) else None for width, shape in parts
+        ]
+        self.channels = sum(
+            shape[0] if shape else width
+            for width, shape in zip(self.widths, self.shapes, strict=True)
+        )
+
+    def beside(self, image: Tensor, context: Tensor) -> Tensor:
+        """The image (B, C, *sides) and the maps of the context (B, features), concatenated."""
+        if not self.channels:
+            return image
+        parts = zip(context.split(self.widths, 1), self.shapes, strict=True)
+        return torch.cat([image, *(self.maps(part, shape) for part, shape in parts)], 1)
+
+    def maps(self, part: Tensor, shape: Sequence[int] | None) -> Tensor:
+        if shape is None:
+            return part[:, :, None, None].expand(-1, -1, *self.sides)
+        return F.interpolate(part.unflatten(1, tuple(shape)), self.sides, mode="nearest")

@@ -10,8 +10,13 @@ nonsaturating  $-\tfrac12 E_z\log D(G(z))$, whose slope in a survives where D is
 minimax        $\tfrac12 E_z\log(1 - D(G(z))) = -J_D$ but for what it cannot move
 squares        $\tfrac12 E_z (D(G(z)) - 1)^2$ against $\tfrac12 E(D - 1)^2 + \tfrac12 E D(G(z))^2$,
                D being unbounded (Mao et al. 2017); its best is the same $D^*$
+hinge          $-\tfrac12 E_z a(G(z))$ against $\tfrac12 E(1 - a)_+ + \tfrac12 E(1 + a(G(z)))_+$, a
+               being unbounded (Lim & Ye 2017); its best is the sign of $p_d - p_g$, no ratio
 
-(Goodfellow et al. 2014).
+(Goodfellow et al. 2014). What the discriminator reaches bounds a divergence from below, each 0
+where the distributions agree: JS by the logarithmic losses; by squares the triangular
+discrimination $\int (p_d - p_g)^2/(p_d + p_g) = 2 - 8 \min J_D \le 2$; by the hinge the total
+variation $\tfrac12\int|p_d - p_g| = 1 - \min J_D \le 1$.
 """
 
 from __future__ import annotations
@@ -23,10 +28,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...core.errors import UsageError
 from ...core.model import Losses
 
 Logarithmic = Literal["nonsaturating", "minimax"]
-Game = Literal[Logarithmic, "squares"]
+Game = Literal[Logarithmic, "squares", "hinge"]
 EDGE = 1e-6
 """How near D may be to an end of its range when its ratio is computed."""
 
@@ -39,6 +45,8 @@ def discriminator_terms(
     al. 2016)."""
     if game == "squares":
         return {"real": (real - (1 - label_smoothing)).square() / 2, "fake": fake.square() / 2}
+    if game == "hinge":
+        return {"real": F.relu(1 - real) / 2, "fake": F.relu(1 + fake) / 2}
     return {"real": (F.softplus(-real) + label_smoothing * real) / 2, "fake": F.softplus(fake) / 2}
 
 
@@ -46,6 +54,8 @@ def generator_terms(game: Game, fake: Tensor) -> Tensor:
     """What the generator lowers, in the shape of the logits."""
     if game == "squares":
         return (fake - 1).square() / 2
+    if game == "hinge":
+        return -fake / 2
     return F.softplus(-fake) / 2 if game == "nonsaturating" else -F.softplus(fake) / 2
 
 
@@ -59,8 +69,35 @@ def divergence_bound(real: Tensor, fake: Tensor) -> Tensor:
     return (value(real, fake) + math.log(4)) / 2
 
 
+def estimates(game: Game, real: Tensor, fake: Tensor) -> Losses:
+    """What outputs of the discriminator at real and fake points say about the game, each (): a
+    lower bound of the divergence that the game measures, and V if it has one."""
+    loss = torch.stack([term.mean() for term in discriminator_terms(game, real, fake).values()])
+    if game == "squares":
+        return {"triangular_bound": 2 - 8 * loss.sum()}
+    if game == "hinge":
+        return {"tv_bound": 1 - loss.sum()}
+    return {"value": value(real, fake), "js_bound": divergence_bound(real, fake)}
+
+
+def bound_of(found: Losses) -> Tensor:
+    """The bound of the divergence among `estimates`, ()."""
+    return next(value for name, value in found.items() if name.endswith("_bound"))
+
+
+def accuracy(game: Game, real: Tensor, fake: Tensor) -> Tensor:
+    """Share of real and fake points that the discriminator classifies correctly, ()."""
+    middle = 0.5 if game == "squares" else 0.0
+    return torch.cat([real > middle, fake <= middle]).to(real.dtype).mean()
+
+
 def log_ratio(game: Game, logit: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """log p_d / p_g estimated from a discriminator's output."""
+    if game == "hinge":
+        raise UsageError(
+            "game=hinge learns only where data are denser than samples, not their ratio; train "
+            "with game=nonsaturating or squares"
+        )
     if game != "squares" and not label_smoothing:
         return logit
     top = 1 - label_smoothing

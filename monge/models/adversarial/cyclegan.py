@@ -54,7 +54,7 @@ class CycleGAN(Model, CanSample):
         identity: Annotated[float, Range(0)] = 5.0
         """Weight of the identity loss."""
         game: Game = "squares"
-        """Adversarial loss: squares (least squares), nonsaturating or minimax."""
+        """Adversarial loss: squares (least squares), hinge, nonsaturating or minimax."""
 
     class SamplingConfig(CanSample.SamplingConfig):
         reverse: bool = False

@@ -22,13 +22,13 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ._base import AdversarialModel, check_rows
-from ._convnets import broken_rules, constant_maps, depth_for, downsampler, upsampler
+from ._convnets import ConditionMaps, broken_rules, depth_for, downsampler, upsampler
 from ._losses import discriminator_terms, generator_terms
 
 
 class DCGAN(AdversarialModel):
     """x = G(z, given) with z ~ N(0, I), for images. For unbounded real values the generator has no
-    tanh; conditions are constant channels beside the image."""
+    tanh; conditions are channels beside the image, numbers and names constant ones."""
 
     family_priority = 2
 
@@ -44,13 +44,13 @@ class DCGAN(AdversarialModel):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         channels, *sides = space.shape
-        self.sides, depth = tuple(sides), config.depth or depth_for(sides)
-        given, bounded = self.conditions.width, space.kind == "levels"
+        depth = config.depth or depth_for(sides)
+        self.maps, bounded = ConditionMaps(self.conditions, space), space.kind == "levels"
         self.generator: nn.Sequential = upsampler(
-            config.latent + given, channels, sides, config.width, depth, bounded
+            config.latent + self.conditions.width, channels, sides, config.width, depth, bounded
         )
         self.discriminator: nn.Sequential = downsampler(
-            channels + given, sides, config.width, depth
+            channels + self.maps.channels, sides, config.width, depth
         )
         if broken := broken_rules(self.generator, self.discriminator, bounded):
             raise UsageError(f"not a DCGAN: {broken[0]}")
@@ -61,14 +61,15 @@ class DCGAN(AdversarialModel):
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
     def discriminator_loss(self, batch: Batch) -> Losses:
-        """-(log D(x) + log(1 - D(G(z)))) / 2, with the R1 penalty if its weight is positive."""
+        """-(log D(x) + log(1 - D(G(z)))) / 2, or the loss of another `game`, with the R1 penalty
+        if its weight is positive."""
         check_rows(self, batch)
         real, fake = self.logits(batch)
         terms = discriminator_terms(self.config.game, real, fake, self.config.label_smoothing)
         return {**terms, "penalty": self.r1_penalty(batch)} if self.config.penalty else terms
 
     def generator_loss(self, batch: Batch) -> Losses:
-        """-log D(G(z)) / 2, or log(1 - D(G(z))) / 2 with game=minimax."""
+        """-log D(G(z)) / 2, or the loss of another `game`."""
         context = self.context(batch.given, len(batch))
         fake = self.generate(self.noise(len(batch)), context)
         logits = self.discriminate(fake, context)  # (B,)
@@ -94,9 +95,7 @@ class DCGAN(AdversarialModel):
         return self.generator(seed).flatten(1)
 
     def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
-        image = y.unflatten(1, self.space.shape)
-        if context.shape[1]:
-            image = torch.cat([image, constant_maps(context, self.sides)], 1)
+        image = self.maps.beside(y.unflatten(1, self.space.shape), context)
         return self.discriminator(image).flatten()  # (B,)
 
     @classmethod

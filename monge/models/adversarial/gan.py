@@ -48,14 +48,15 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
     def discriminator_loss(self, batch: Batch) -> Losses:
-        """-(log D(x) + log(1 - D(G(z)))) / 2, with the R1 penalty if its weight is positive."""
+        """-(log D(x) + log(1 - D(G(z)))) / 2, or the loss of another `game`, with the R1 penalty
+        if its weight is positive."""
         check_rows(self, batch)
         real, fake = self.logits(batch)
         terms = discriminator_terms(self.config.game, real, fake, self.config.label_smoothing)
         return {**terms, "penalty": self.r1_penalty(batch)} if self.config.penalty else terms
 
     def generator_loss(self, batch: Batch) -> Losses:
-        """-log D(G(z)) / 2, or log(1 - D(G(z))) / 2 with game=minimax."""
+        """-log D(G(z)) / 2, or the loss of another `game`."""
         context = self.context(batch.given, len(batch))
         z = self.noise(len(batch))
         logits = self.discriminate(self.generate(z, context), context)  # (B,)

@@ -28,7 +28,7 @@ from ...nn.unet import UNet
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows
 from ._convnets import depth_for, patch_discriminator
 from ._image_translator import ImageTranslator, unet_config, unsupported_pair
-from ._losses import Game, discriminator_terms, divergence_bound, generator_terms, log_ratio, value
+from ._losses import Game, bound_of, discriminator_terms, estimates, generator_terms, log_ratio
 
 
 class Pix2Pix(Model, CanSample, HasDiscriminator):
@@ -52,7 +52,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         """Weight of the L1 loss, in units of half the range of levels, or of the
         standard deviation of reals."""
         game: Game = "nonsaturating"
-        """Adversarial loss: nonsaturating, minimax or squares (least squares)."""
+        """Adversarial loss: nonsaturating, minimax, squares (least squares) or hinge."""
 
     config: Config
 
@@ -97,8 +97,10 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         }
 
     def monitor(self, batch: Batch) -> Losses:
-        real, fake = self.logits(batch)
-        return {"value": value(real, fake), "js_bound": divergence_bound(real, fake)}
+        return estimates(self.config.game, *self.logits(batch))
+
+    def estimate_distance(self, batch: Batch) -> Tensor:
+        return bound_of(self.monitor(batch))
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         x = self.sources(batch.given, len(batch))

@@ -7,17 +7,17 @@ $W_1$ up to K: near 1 under the gradient penalty, unknown under weight clipping.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanDiagnose, Finding, Given, HasCritic
 from ...core.batch import Batch
+from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
@@ -25,7 +25,16 @@ from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from .._generator import CHOSEN_KINDS, MLPGeneratorModel, default_share_weight
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows, single_class
-from ._lipschitz import Clipping, Constraint, Penalty, gradient_norms, interpolate, lipschitz_bound
+from ._convnets import ConditionMaps, critic_convnet, depth_for, upsampler
+from ._lipschitz import (
+    Clipping,
+    Constraint,
+    Layers,
+    Penalty,
+    gradient_norms,
+    interpolate,
+    lipschitz_bound,
+)
 
 STEEP_ACTIVATIONS = ("gelu", "silu", "selu", "prelu")
 """Activations whose slope exceeds 1 somewhere, or can."""
@@ -51,6 +60,13 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         """Critic network; no residual connections, and no activation steeper than 1."""
         constraint: Constraint.Config = Penalty.Config()
         """Lipschitz constraint of the critic: penalty, clipping or spectral."""
+        image_net: Literal["mlp", "conv"] = "mlp"
+        """Networks of images: MLPs, or transposed convolutions (with batch norm) against strided
+        ones (without), as in dcgan."""
+        width: Annotated[int, Range(1)] = 32
+        """image_net=conv: channels at half resolution; each halving doubles them."""
+        depth: Annotated[int, Range(0, MAX_LAYERS)] = 0
+        """image_net=conv: number of downsampling steps; 0 downsamples to about 4 pixels."""
         critic_steps: Annotated[int, Range(1)] = 5
         """Critic updates per generator update."""
 
@@ -71,9 +87,31 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.critic: MLP = config.critic.build(self.coordinates.width + self.conditions.width, 1)
+        self.critic, self.layers = self.build_critic()
         self.constraint: Constraint = config.constraint.build()
-        self.constraint.bind(self.critic.linears)
+        self.constraint.bind(self.layers)
+
+    @property
+    def convolves(self) -> bool:
+        return self.config.image_net == "conv" and self.space.is_image
+
+    def build_generator(self, inputs: int) -> nn.Module:
+        if not self.convolves:
+            return super().build_generator(inputs)
+        channels, *sides = self.space.shape
+        depth = self.config.depth or depth_for(sides)
+        return upsampler(inputs, channels, sides, self.config.width, depth, bounded=False)
+
+    def build_critic(self) -> tuple[nn.Module, Layers]:
+        """The critic and its linear maps."""
+        if not self.convolves:
+            inputs = self.coordinates.width + self.conditions.width
+            net: MLP = self.config.critic.build(inputs, 1)
+            return net, net.linears
+        channels, *sides = self.space.shape
+        self.maps = ConditionMaps(self.conditions, self.space)
+        depth = self.config.depth or depth_for(sides)
+        return critic_convnet(channels + self.maps.channels, sides, self.config.width, depth)
 
     def loss(self, batch: Batch) -> Losses:
         """The critic minimises f(fake) - f(real) plus its penalty, the generator -f(fake)."""
@@ -126,10 +164,13 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         """The critic's estimate of W_1 in standardised coordinates, up to the K of its constraint,
         with a lower and an upper bound of K."""
         return {
-            "wasserstein": -self.gap(*self.points(batch)),
+            "wasserstein": self.estimate_distance(batch),
             "max_gradient": self.gradient_norms(batch).amax(),
             "lipschitz_bound": lipschitz_bound(self.critic_layers()),
         }
+
+    def estimate_distance(self, batch: Batch) -> Tensor:
+        return -self.gap(*self.points(batch)).mean()
 
     def gradient_norms(self, batch: Batch) -> Tensor:
         """|grad f| between real and fake points, (B,)."""
@@ -154,10 +195,18 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         return self.criticise_points(y, self.context(batch.given, len(batch)))
 
     def criticise_points(self, y: Tensor, context: Tensor) -> Tensor:
+        if self.convolves:
+            image = self.maps.beside(y.unflatten(1, self.space.shape), context)
+            return self.critic(image).flatten()  # (B,)
         return self.critic(torch.cat([y, context], 1))[:, 0]  # (B,)
 
-    def critic_layers(self) -> Sequence[nn.Linear]:
-        return self.critic.linears
+    def outputs(self, z: Tensor, context: Tensor) -> Tensor:
+        if not self.convolves:
+            return super().outputs(z, context)
+        return self.generator(torch.cat([z, context], 1)[:, :, None, None]).flatten(1)
+
+    def critic_layers(self) -> Layers:
+        return self.layers
 
     def diagnose(self, batch: Batch) -> list[Finding]:
         slope = self.gradient_norms(batch)
@@ -212,6 +261,22 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         net = MLP.Config(width=256, depth=3, activation="silu", residual=True)
         config = cls.Config(generator=net, critic_steps=3)
         return Defaults(config, replace(train_config, lr=5e-4, batch_size=64))
+
+    @classmethod
+    def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
+        """With clipping the bound is about the largest initial weight of a hidden layer: far below
+        it the critic is flat, far above it steep. Convolutional networks learn more slowly."""
+        found = cls.defaults(space)
+        config, train_config = found.config, found.train
+        assert isinstance(config, cls.Config)
+        inputs = config.critic.width
+        if chosen.get("image_net", config.image_net) == "conv" and space.is_image:
+            inputs = 16 * int(chosen.get("width", config.width))  # kernels of 4 x 4 pixels
+            train_config = replace(train_config, lr=2e-4)
+        if chosen.get("constraint") == "clipping":
+            bound = float(f"{inputs**-0.5:.1g}")
+            config = replace(config, constraint=Clipping.Config(bound=bound))
+        return replace(found, config=config, train=train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -31,6 +31,7 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
 from ...core.model import Defaults, Losses, Model, Update
+from ...core.positional import is_exporting
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...prob.bins import EntryCodes, code_count
@@ -204,7 +205,8 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         group = torch.zeros(n, dtype=torch.long, device=self.blank.device)
         for name, part in broadcast_conditions(given, self.space, n).items():
             size, codes = self.space.given[name].size, part.x.reshape(n, -1).long()
-            if not bool(part.observed_mask.all()) or bool(((codes < 0) | (codes >= size)).any()):
+            wrong = ~part.observed_mask.reshape(codes.shape) | (codes < 0) | (codes >= size)
+            if not is_exporting() and bool(wrong.any()):
                 raise DataError(
                     f"given {name!r} must be a code from 0 to {size - 1} in every row; correct or "
                     "drop the other rows"

@@ -20,6 +20,7 @@ from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config
 from ...core.errors import DataError
 from ...core.model import Losses, Model, Update
+from ...core.positional import is_exporting
 from ...core.space import Space
 
 MAX_BATCH_ELEMENTS = 2**22
@@ -135,7 +136,8 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
         return Likelihood(self.log_densities(self.to_rows(as_batch(batch))), "exact")
 
     def log_densities(self, rows: FlatRows) -> Tensor:
-        return torch.cat([self.log_density(piece) for piece in rows.split(self.width)])
+        pieces = [rows] if is_exporting() else rows.split(self.width)
+        return torch.cat([self.log_density(piece) for piece in pieces])
 
     def unobserved_rows(self, n: int, given: Given | None) -> FlatRows:
         """n rows of which every entry is missing, with their conditions."""
@@ -206,7 +208,8 @@ def combination_of(given: Given, space: Space, n: int) -> Tensor:
             raise DataError(f"given {name!r} has missing values; fill them or drop their rows")
         size = space.given[name].size
         for label in part.x.reshape(n, -1).long().unbind(1):
-            if bool(((label < 0) | (label >= size)).any()):
+            wrong = (label < 0) | (label >= size)
+            if not is_exporting() and bool(wrong.any()):
                 raise DataError(
                     f"given {name!r} must be a code from 0 to {size - 1} in every row; correct or "
                     "drop the other rows"

@@ -22,6 +22,7 @@ from typing import cast
 import torch
 from torch import Generator, Tensor, nn
 
+from ...core.positional import is_exporting
 from ...core.space import Space
 from ...prob.bins import CellStates
 from ...prob.mixed_number import BoundedCoordinate
@@ -103,7 +104,10 @@ class FullGaussians(GaussianSet):
             size = torch.where(here, factor.diagonal(dim1=2, dim2=3).log(), 0).sum(2)
             size = size + here.sum(2).double() * math.log(2 * math.pi) / 2  # (P, K)
             found = -((square + more[..., None]) / 2 + size[..., None])
-            value[group.rows[group.used]] = found.mT[group.used]
+            if is_exporting():  # one pattern, with all rows in order
+                value = found.mT[0]
+            else:
+                value[group.rows[group.used]] = found.mT[group.used]
         return value - self.volume(seen)
 
     def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
@@ -378,6 +382,11 @@ def pattern_groups(
 ) -> Iterator[PatternGroup]:
     """The rows (B, D) by the pattern of their observed entries, and by `which` (B,); as many
     patterns at once as `elements` each allow. Patterns of about as many rows go together."""
+    if is_exporting() and bool((seen == seen[:1]).all()):
+        rows = torch.arange(len(seen), device=seen.device)[None]
+        order = (~seen[:1]).long().argsort(dim=1, stable=True)
+        yield PatternGroup(rows, torch.ones_like(rows).bool(), order, seen[:1].gather(1, order))
+        return
     keys = seen if which is None else torch.cat([which[:, None], seen.long()], 1)
     if bool((keys == keys[:1]).all()):
         distinct, member = keys[:1], torch.zeros(len(keys), dtype=torch.long, device=keys.device)

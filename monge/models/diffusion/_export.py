@@ -17,17 +17,10 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor, nn
 
-from ...core.batch import Batch
-from ...core.space import Space
+from ...core.positional import EXAMPLE_ROWS, batches, example_inputs, input_names
 
 if TYPE_CHECKING:
     from ._sampling import DiffusionSampling
-
-
-EXAMPLE_ROWS = 2
-"""Rows of the example inputs; the exported step takes any number."""
-LENGTH_SUFFIX = "_length"
-"""Suffix of a condition's name in the name of its lengths."""
 
 
 class ExportedStep(nn.Module):
@@ -39,17 +32,13 @@ class ExportedStep(nn.Module):
 
     def __init__(self, model: DiffusionSampling) -> None:
         super().__init__()
-        self.model, self.names = model, condition_inputs(model.space)
+        self.model = model
 
     def forward(
         self, z: Tensor, t: Tensor, s: Tensor, noise: Tensor, *given: Tensor
     ) -> tuple[Tensor, Tensor]:
         model, schedule, units = self.model, self.model.schedule, self.model.units
-        named = dict(zip(self.names, given, strict=True))
-        parts = {
-            name: Batch(named[name], length=named.get(name + LENGTH_SUFFIX))
-            for name in model.space.given
-        }
+        parts = batches(model.space.given, given)
         z = schedule.spread(t)[:, None] * z
         prediction = model.predict(z, t, model.encode_conditions(parts, z.shape[0]))
         if units.discrete:
@@ -67,35 +56,10 @@ class ExportedStep(nn.Module):
         """The step of a model, example inputs, and the name of the row axis of each input."""
         z = model.units.like.new_zeros(EXAMPLE_ROWS, model.units.width)
         t = z.new_full((EXAMPLE_ROWS,), 0.5)
-        conditions = model.space.given.values()
-        given = tuple(each for part in conditions for each in example_conditions(part, z))
-        names = ("z", "t", "s", "noise", *condition_inputs(model.space))
+        given = example_inputs(model.space.given, z)
+        names = ("z", "t", "s", "noise", *input_names(model.space.given))
         return (
             cls(model).eval(),
             (z, t, t / 2, z.clone(), *given),
             {name: {0: "rows"} for name in names},
         )
-
-
-def condition_inputs(space: Space) -> tuple[str, ...]:
-    """The names of a step's condition inputs."""
-    return tuple(
-        each
-        for name, part in space.given.items()
-        for each in ([name, name + LENGTH_SUFFIX] if part.varies else [name])
-    )
-
-
-def example_conditions(space: Space, like: Tensor) -> list[Tensor]:
-    """Rows of a condition, all 0, and their lengths if it has variable length."""
-    integer = space.kind in ("label", "tokens")
-    rows = torch.zeros(
-        EXAMPLE_ROWS,
-        *space.shape,
-        dtype=torch.int64 if integer else like.dtype,
-        device=like.device,
-    )
-    length = (
-        torch.full((EXAMPLE_ROWS,), space.shape[0], device=like.device) if space.varies else None
-    )
-    return [rows] if length is None else [rows, length]

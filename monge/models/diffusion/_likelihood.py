@@ -180,6 +180,81 @@ def sample_diffusion_term(
     return error, *gaussian_denoiser_error(inputs.y, noise, alpha, sigma), weight, log_snr
 
 
+def consistency_bound(inputs: LikelihoodInputs, samples: int) -> BoundTerms:
+    r"""The same bound written with the terms
+
+    $\log q(z_s | z_r) - \log p(z_s | z_t)$, r < s < t neighbours and $q(z_0 | x)$ at the first,
+
+    in expectation over $q(z_r, z_s, z_t | x)$, and with $E\,\mathrm{KL}(q(z_1 | z_r) \| p(z_1))$
+    in place of the prior. $z_t$ depends on $z_s$, so that the KL divergence of $q(z_s | z_r)$ from
+    $p(z_s | z_t)$ under independent ends is another value. Three samples for each term make its
+    error much larger than that of the denoising bound. Time has a finite number of steps.
+    """
+    sets = 2 if samples > 1 else 1
+    steps = math.ceil(samples / sets)
+    terms = [
+        sample_consistency_term(inputs, number, place, steps)
+        for number in range(sets)
+        for place in range(steps)
+    ]
+    matching, log_snr = (
+        torch.stack(each, 1).unflatten(1, (sets, steps)) for each in zip(*terms, strict=True)
+    )
+    high, low = inputs.ends()
+    edges = torch.lerp(low, high, torch.linspace(0, 1, LOG_SNR_RANGES + 1).to(low))
+    return BoundTerms(
+        last_step_kl(inputs),
+        reconstruction(inputs),
+        matching,
+        log_snr,
+        edges,
+        inputs.noising.time(edges),
+    )
+
+
+def sample_consistency_term(
+    inputs: LikelihoodInputs, number: int, place: int, steps: int
+) -> tuple[Tensor, Tensor]:
+    """T times a sample of one of the T terms, and the log-SNR of its z_t, each (B,)."""
+    y, noising, total = inputs.y, inputs.noising, inputs.steps
+    seed = derive_seed(inputs.seed, "walk", number)
+    share = keyed_uniform(inputs.rows, (1,), seed)[:, 0].to(y.dtype)
+    s, t = enclosing_step((share + place) / steps, total)
+    r = (s - 1 / total).clamp_min(0)[:, None]
+    s, t = s[:, None], t[:, None]
+    first, second, third = (inputs.normal(f"walk{number}.{place}.{k}") for k in range(3))
+    start = s < 0.5 / total  # z_0, which follows x itself
+    ahead = noising.step(torch.where(start, 0.0, r), torch.where(start, 1 / total, s))
+    mean = torch.where(
+        start,
+        noising.alpha(s) * y,
+        noising.alpha(s) / noising.alpha(r) * (noising.alpha(r) * y + noising.sigma(r) * first),
+    )
+    variance = torch.where(start, noising.sigma(s).square(), ahead.forward)
+    z_s = mean + variance.sqrt() * second
+    step = noising.step(s, t)
+    z_t = noising.alpha(t) / noising.alpha(s) * z_s + step.forward.sqrt() * third
+    log_snr = noising.log_snr(t[:, 0])
+    prediction = inputs.predict(z_t, log_snr)
+    wider = (step.forward / step.variance).log() * (
+        float(inputs.variance == "forward") if prediction.share is None else prediction.share
+    )
+    own = step.variance * wider.exp()
+    miss = z_s - step.on_z * z_t - step.on_x * prediction.x0
+    ratio = 0.5 * (miss.square() / own + own.log() - second.square() - variance.log())
+    return total * ratio.sum(1), log_snr
+
+
+def last_step_kl(inputs: LikelihoodInputs) -> Tensor:
+    """KL(q(z_1 | z_r) || p(z_1)) in expectation over z_r, one step before, (B,)."""
+    one, noising = inputs.y.new_ones(()), inputs.noising
+    before = one - 1 / inputs.steps
+    variance, spread = noising.step(before, one).forward, noising.spread(one).square()
+    # the mean of q(z_1 | z_r) varies with z_r by what z_1 varies beyond its step
+    square = (noising.alpha(one) * inputs.y).square() + noising.sigma(one).square()
+    return 0.5 * (square / spread - 1 + (spread / variance).log()).sum(1)
+
+
 def smooth_over_time(value: Tensor) -> Tensor:
     """The mean over samples of a set (B, sets, K) at neighbouring times."""
     reach = value.shape[2] // SMOOTHING_WINDOWS

@@ -146,6 +146,9 @@ class NoisyClassifier(
         """Highest log-SNR, near the data."""
         low: Annotated[float, Range(-30)] = -10.0
         """Lowest log-SNR, near noise."""
+        clean: bool = False
+        """Train on inputs without noise only, as an ordinary classifier is: guidance by it shows
+        why noise matters, since its gradients at noisy inputs are arbitrary."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -178,6 +181,7 @@ class NoisyClassifier(
         n = len(y)
         time = (torch.arange(n, dtype=y.dtype, device=y.device) + torch.rand_like(y[:1, 0])) / n
         log_snr = torch.lerp(y.new_tensor(self.config.low), y.new_tensor(self.config.high), time)
+        log_snr = self.seen(log_snr)
         alpha, sigma = (part[:, None] for part in alpha_sigma("preserving", log_snr))
         z = alpha * y + sigma * torch.randn_like(y)
         return {"nll": -self.log_prob_noisy(z, log_snr, batch.x)}
@@ -190,8 +194,12 @@ class NoisyClassifier(
         return self.units.to_units(torch.where(part.observed_mask, part.x, typical.to(part.x)))
 
     def log_prob_noisy(self, z: Tensor, log_snr: Tensor, y: Tensor) -> Tensor:
-        params = self.net(z, log_snr)
+        params = self.net(z, self.seen(log_snr))
         return self.head.log_prob(params, y.reshape(-1, 1).to(params)).sum(1)
+
+    def seen(self, log_snr: Tensor) -> Tensor:
+        """The log-SNR that the network is told: that of the data if it was trained on them."""
+        return torch.full_like(log_snr, self.config.high) if self.config.clean else log_snr
 
     def params(self, given: Given) -> Tensor:
         """The parameters of the label's distribution given noiseless inputs, (B, P)."""

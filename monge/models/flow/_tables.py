@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.errors import DataError
+from ...core.positional import is_exporting
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import MaskedMLP
 from ...prob.bijections.base import Bijection, Mapped, sum_log_det
@@ -204,7 +205,7 @@ class TableCells(nn.Module):
         return cell, start, end, rest, log_width, beyond
 
     def check_codes(self, codes: Tensor) -> None:
-        if torch.compiler.is_compiling():  # values are not known while a network is traced
+        if is_exporting():  # values are not known while a network is traced
             return
         wrong = ~((codes >= 0) & (codes < self.size[self.coded]))  # NaN is wrong too
         if bool(wrong.any()):

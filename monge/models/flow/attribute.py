@@ -18,6 +18,7 @@ from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
 from ...core.errors import DataError
 from ...core.model import Defaults, Losses
+from ...core.positional import is_exporting
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
@@ -153,7 +154,7 @@ def check_attribute(name: str, part: Space, value: Tensor) -> None:
             low, high, margin = 0, size - 1, 0.0
         inside = (column >= low - margin) & (column <= high + margin)  # false of NaN
         outside = ~(inside | space.empty(column))
-        if bool(outside.any()):
+        if not is_exporting() and bool(outside.any()):
             worst = float(column[outside].flatten()[0])
             title = name if space.name in ("", name) else f"{space.name} of {name}"
             raise DataError(

@@ -1,9 +1,10 @@
-r"""Super-resolution flow (SRFlow): images given one of half the size, each consistent with it
+r"""Super-resolution flow (SRFlow): images given smaller ones, each consistent with it
 
-$p(x | s)$ for an image x given its small image s. A square of four pixels is its mean and three
-differences. The mean is known from s up to rounding, which an interval bounds; the rest is a
-multi-scale flow whose steps read features of s: affine injectors at every pixel, and couplings
-(Lugmayr et al. 2020). `temperature` below 1 samples smoother images.
+$p(x | s)$ for an image x given its small image s, of a k-th of its sides. A square of k x k pixels
+is its mean and $k^2 - 1$ differences. The mean is known from s up to rounding, which an interval
+bounds; the rest is a multi-scale flow whose steps read features of s: affine injectors at every
+pixel, and couplings (Lugmayr et al. 2020). Small images that were made otherwise, by a camera or
+another filter, bound no mean (pairs=any). `temperature` below 1 samples smoother images.
 """
 
 from __future__ import annotations
@@ -25,24 +26,30 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions
 from ...prob.bijections.base import Bijection, Compose, Inverse
-from ...prob.bijections.detail_split import HaarDetails
+from ...prob.bijections.detail_split import SquareDetails
 from ...prob.bijections.linear import Reshape
 from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._image import GlowSteps, count_halvings, flatten_channels_last
 from ._units import data_units
 
-ROUNDING_SLACK = {"levels": 0.5, "real": 0.125}
-"""By how much a small image may differ from the means of squares: its own rounding."""
+SMALL_KINDS = ("levels", "real")
+"""Kinds of small images."""
+
+
+def rounding_slack(kind: str, factor: int) -> float:
+    """By how much a small image may differ from the means of squares: its own rounding."""
+    return 0.5 if kind == "levels" else 0.5 / factor**2
 
 
 class Superres(Flow, CanEnlarge):
-    """p(x | s) on images of levels whose 2x2 means are s: x + u = H(s, f(z; s)), the mean of
+    """p(x | s) on images of levels whose k x k means are s: x + u = H(s, f(z; s)), the mean of
     each square of x + u lying in the interval that s leaves, u uniform.
 
     The likelihood is a bound, in nats of the image given the small one. Samples are floored and,
-    where rounding changed the mean of a square, adjusted by the fewest levels, so that the 2x2
-    means of a sample are s up to the rounding of s itself.
+    where rounding changed the mean of a square, adjusted by the fewest levels, so that the k x k
+    means of a sample are s up to the rounding of s itself. With pairs=any neither holds: s is what
+    the pairs say, and the mean of a square is learned like its differences.
     """
 
     events = {"levels"}
@@ -55,6 +62,9 @@ class Superres(Flow, CanEnlarge):
         """Always 0: levels are standardised without a logit, so that means are preserved."""
         noise: Literal["uniform"] = "uniform"
         """Dequantisation noise."""
+        pairs: Literal["means", "any"] = "means"
+        """means: small images are the means of squares, which samples keep; any: small images of
+        real pairs, made in any way."""
         levels: Annotated[int, Range(0)] = 0
         """Number of resolutions, the first being that of the small image; 0 takes up to two."""
         steps: Annotated[int, Range(1, MAX_LAYERS)] = 6
@@ -73,11 +83,17 @@ class Superres(Flow, CanEnlarge):
         self.source = small_image_condition(space)
         super().__init__(config, space)
         part = space.given[self.source]
-        self.slack = ROUNDING_SLACK[part.kind]
+        means = config.pairs == "means"
+        self.slack = rounding_slack(part.kind, self.factor) if means else math.inf
         rest = {name: other for name, other in space.given.items() if name != self.source}
         self.conditions = Conditions(Space(kind="real", shape=space.shape, given=rest))
         self.seen = Conditions(Space(kind="real", shape=space.shape, given={self.source: part}))
         self.reads = SmallImageEncoder(part.shape[0], config.features)
+
+    @property
+    def factor(self) -> int:
+        """k, by which an image is larger than the small one."""
+        return self.space.shape[1] // self.space.given[self.source].shape[1]
 
     def build_inner(self, context: int) -> Bijection:
         """Conditions enter through the injectors only."""
@@ -99,7 +115,7 @@ class Superres(Flow, CanEnlarge):
             True,
             self.config.kernel_size,
         )
-        shape = (4 * shape[0], *shape[1:])
+        shape = (self.factor**2 * shape[0], *shape[1:])
         count = self.config.levels or 1 + min(count_halvings(shape), 1)
         if count > 1 + count_halvings(shape):
             most = count_halvings(shape)
@@ -107,8 +123,11 @@ class Superres(Flow, CanEnlarge):
                 f"expected at most {1 + most} levels, as {shape[1]}x{shape[2]} can be halved "
                 f"{most} times, found levels={count}; use levels={1 + most}"
             )
-        slack = (1 + 2 * ROUNDING_SLACK[part.kind]) / self.channel_units()[1]
-        details = HaarDetails(part.shape, slack)  # type: ignore[arg-type]
+        reach = math.inf
+        if self.config.pairs == "means":
+            reach = 1 + 2 * rounding_slack(part.kind, self.factor)
+        length = reach / self.channel_units()[1]
+        details = SquareDetails(part.shape, length, self.factor)  # type: ignore[arg-type]
         return Compose(
             [
                 steps.levels(shape, count, squeezes=False),
@@ -133,7 +152,7 @@ class Superres(Flow, CanEnlarge):
         shape = (n, *self.space.given[self.source].shape)
         features = self.reads(self.seen({self.source: ready[self.source]}, n).reshape(shape))
         shift, scale = (each.to(low)[:, None, None] for each in self.channel_units())
-        lowest = (low - self.slack - shift) / scale
+        lowest = (low - (self.slack if math.isfinite(self.slack) else 0.0) - shift) / scale
         return torch.cat(
             [flatten_channels_last(features), self.conditions(ready, n), lowest.flatten(1)], 1
         )
@@ -152,46 +171,52 @@ class Superres(Flow, CanEnlarge):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        """z ~ N(0, temperature^2 I), then x = f(z; s) with the 2x2 means of s."""
+        """z ~ N(0, temperature^2 I), then x = f(z; s) with the means of s."""
         z = self.sample_latent(n, options, generator)
         return self.decode(z, given)
 
     def dequantise(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
+        if self.config.pairs == "any":
+            return super().dequantise(batch, uniform)
         low = broadcast_conditions(batch.given, self.space, len(batch))[self.source].x
         away = (self.shrink(batch.x.to(low.dtype)) - low).abs().max()
         if away > self.slack + 1e-4:
             raise DataError(
-                f"expected images whose 2x2 means are {self.source!r}, found a row that is off "
-                f"by {float(away):.4g} levels; compute it from the images, as +low2 does"
+                f"expected images whose {self.factor}x{self.factor} means are {self.source!r}, "
+                f"found a row that is off by {float(away):.4g} levels; set pairs=any, or compute "
+                f"it from the images, as +low{self.factor} does"
             )
         return super().dequantise(batch, uniform)
 
     def shrink(self, x: Tensor) -> Tensor:
-        return F.avg_pool2d(x, 2)
+        return F.avg_pool2d(x, self.factor)
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
         x = super().decode(z, given)
+        if self.config.pairs == "any":
+            return x
         low = broadcast_conditions(given or {}, self.space, len(z))[self.source].x.to(x)
-        return match_block_sums(
-            x, 4 * (low - self.slack), 4 * (low + self.slack), self.space.size - 1
-        )
+        count = self.factor**2
+        ends = count * (low - self.slack), count * (low + self.slack)
+        return match_block_sums(x, *ends, self.space.size - 1, self.factor)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if not space.is_image or space.kind != "levels":
             return f"expected images of levels, found {space}; use coupling"
-        if any(side % 2 for side in space.shape[1:]):
-            rows, columns = space.shape[1:]
-            return (
-                f"expected images of even height and width, found {rows}x{columns}; crop "
-                f"them to sizes such as {rows - rows % 2}x{columns - columns % 2}"
-            )
         if small_image_condition(space) not in space.given:
-            half = "x".join(str(side // 2) for side in space.shape[1:])
+            rows, columns = space.shape[1:]
+            factors = [k for k in range(2, min(rows, columns)) if not (rows % k or columns % k)]
+            if not factors:
+                return (
+                    f"expected images whose sides have a common divisor, found {rows}x{columns}; "
+                    f"crop them to sizes such as {rows - rows % 2}x{columns - columns % 2}"
+                )
+            half = f"{rows // factors[0]}x{columns // factors[0]}"
             return (
-                f"expected a small image of {half} as a condition, found none; "
-                "write +low2 after the name of the data"
+                f"expected a small image such as {half} as a condition, found none; write "
+                f"+low{factors[0]} after the name of the data, or add --given FIELD"
             )
         return None
 
@@ -239,28 +264,32 @@ class SmallImageEncoder(nn.Module):
 
 
 def small_image_condition(space: Space) -> str:
-    """The name of the condition that is an image of half the size; empty without one."""
-    wanted = (space.shape[0], *(side // 2 for side in space.shape[1:])) if space.shape else ()
+    """The name of the condition that is an image whose sides are a whole number of times smaller;
+    empty without one."""
     return next(
-        (
-            name
-            for name, part in space.given.items()
-            if part.kind in ROUNDING_SLACK and part.shape == wanted
-        ),
+        (name for name, part in space.given.items() if is_small_image(part, space)),
         "",
     )
 
 
-def match_block_sums(x: Tensor, least: Tensor, most: Tensor, top: int) -> Tensor:
-    """Whole x (B, C, 2h, 2w) within 0..top, the sum of each square brought between `least` and
+def is_small_image(part: Space, space: Space) -> bool:
+    if part.kind not in SMALL_KINDS or not part.is_image or part.shape[0] != space.shape[0]:
+        return False
+    times = [whole / side for whole, side in zip(space.shape[1:], part.shape[1:], strict=True)]
+    return times[0] == times[1] == int(times[0]) >= 2
+
+
+def match_block_sums(x: Tensor, least: Tensor, most: Tensor, top: int, factor: int = 2) -> Tensor:
+    """Whole x (B, C, k h, k w) within 0..top, the sum of each square brought between `least` and
     `most` (B, C, h, w) by moving its pixels alike as far as there is room."""
-    squares = F.pixel_unshuffle(x, 2).unflatten(1, (-1, 4))  # (B, C, 4, h, w)
-    least, most = (least - 1e-3).ceil().clamp(0, 4 * top), (most + 1e-3).floor().clamp(0, 4 * top)
+    squares = F.pixel_unshuffle(x, factor).unflatten(1, (-1, factor**2))  # (B, C, k^2, h, w)
+    whole = factor**2 * top
+    least, most = (least - 1e-3).ceil().clamp(0, whole), (most + 1e-3).floor().clamp(0, whole)
     while True:
         sums = squares.sum(2)
         miss = (sums.clamp(least, most) - sums)[:, :, None]  # (B, C, 1, h, w)
         if not bool(miss.any()):
-            return F.pixel_shuffle(squares.flatten(1, 2), 2)
+            return F.pixel_shuffle(squares.flatten(1, 2), factor)
         room = torch.where(miss > 0, squares < top, squares > 0)
         even = (miss.abs() / room.sum(2, keepdim=True).clamp_min(1)).floor()
         ones = (even == 0) & (room.cumsum(2) <= miss.abs())  # fewer levels than pixels

@@ -56,6 +56,7 @@ class SequentialLatentModel(
 ):
     """A sequence of codes and events, one of each per step."""
 
+    loss_per_step = True
     carries_codes: bool
     """Whether the summary of the past depends on codes, so that a particle filter is needed."""
 

@@ -61,12 +61,16 @@ class EncoderDecoderModel(
     givens = {"tokens", "real", "levels", "binary", "counts", "label"}
     supports_variable_length = True
     is_predictor = True
+    loss_per_step = True
 
     class Config(Model.Config):
         label_smoothing: Annotated[float, Range(0, 0.9)] = 0.1
         """Label smoothing: probability spread evenly over all symbols in the training target."""
         scheduled_sampling: Annotated[float, Range(0, 1)] = 0.0
         """Scheduled sampling: share of the decoder's training inputs that it samples itself."""
+        mask: Annotated[float, Range(0, 0.9)] = 0.2
+        """Sound given: largest share of its frequency bands, and of its frames, that one of the
+        random masks in training hides (SpecAugment)."""
 
     class SamplingConfig(SymbolSampling):
         steps: Annotated[int, Range(0, MAX_STEPS)] = 0

@@ -2,7 +2,8 @@
 
 An encoder reads the source in both directions; the decoder's hidden state starts at the encoder's
 last states (Sutskever et al. 2014; Cho et al. 2014). With attention each step also reads a
-weighted mean of the encoder's states s_k (Bahdanau et al. 2015; Luong et al. 2015).
+weighted mean of the encoder's states s_k (Bahdanau et al. 2015; Luong et al. 2015), or, with hard
+attention, one of them (Xu et al. 2015).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.attention.scores import build_score
+from ...nn.attention.scores import HardAttention, build_score
 from ...nn.attention.softmax import padding_mask
 from ...nn.inputs.condition_tokens import ConditionTokens
 from ...nn.layers.dropout import Dropout
@@ -47,12 +48,17 @@ class Seq2SeqMemory:
 
 
 class Seq2Seq(EncoderDecoderModel):
-    r"""$p(y | x) = \prod_t p(y_t | h_t, c_t)$, $h_t = f(h_{t-1}, y_{t-1})$,
-    $c_t = \sum_k a_{tk} s_k$, $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_t, s_k)$.
+    r"""$p(y | x) = \prod_t p(y_t | h_t, c_t)$, $c_t = \sum_k a_{tk} s_k$, with the context $c_t$
 
-    The scores use the current $h_t$ (Luong et al.), so that training takes one pass for all steps:
-    $h_t^\top s_k / \sqrt d$, $h_t^\top s_k$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2
-    s_k)$. Without attention c is the encoder's last state at every step.
+    after the decoder's network, as in Luong et al.: $h_t = f(h_{t-1}, y_{t-1})$,
+    $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_t, s_k)$, in one pass in training;
+    or at its input, as in Bahdanau et al.: $h_t = f(h_{t-1}, [y_{t-1}, c_t])$,
+    $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_{t-1}, s_k)$, step by step.
+
+    Scores are $h^\top s_k / \sqrt d$, $h^\top s_k$, $h^\top W s_k$ or $w^\top \tanh(W_1 h +
+    W_2 s_k)$. Without attention c is the encoder's last state at every step. Hard attention reads
+    the state with the best score; in training Gumbel noise is added to the scores, and the
+    gradient is that of the softmax (straight through), so likelihoods are exact.
     """
 
     class Config(EncoderDecoderModel.Config):
@@ -62,6 +68,12 @@ class Seq2Seq(EncoderDecoderModel):
         of its width."""
         attention: Literal["none", "dot", "unscaled", "bilinear", "additive"] = "bilinear"
         """Attention score between a step of the decoder and one of the source."""
+        context: Literal["output", "input"] = "output"
+        """Where the attended source joins the decoder: after its network, scored by its new state
+        (output; Luong), or at its input, scored by the state before (input; Bahdanau), which
+        trains step by step and slower."""
+        hard: bool = False
+        """Hard attention: a step reads one state of the source instead of a weighted mean."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Dropout at the input and output of the networks."""
 
@@ -75,10 +87,15 @@ class Seq2Seq(EncoderDecoderModel):
                 f"net.width={width} must be even, since each direction of the encoder has half of "
                 f"it; use net.width={width + 1}"
             )
-        self.reader = ConditionTokens(space.given[self.source], width)
+        if config.hard and config.attention == "none":
+            raise UsageError(
+                "expected an attention score with hard=true, found attention=none; use "
+                "attention=bilinear"
+            )
+        self.reader = ConditionTokens(space.given[self.source], width, mask=config.mask)
         half = replace(config.net, width=width // 2)
         self.encoder = Bidirectional.Config(net=half).build(width)
-        self.net: RecurrentNet = config.net.build(width)
+        self.net: RecurrentNet = config.net.build(width * (1 + (config.context == "input")))
         self.bridge = nn.Linear(width, width * config.net.depth)
         self.score = (
             None
@@ -115,19 +132,34 @@ class Seq2Seq(EncoderDecoderModel):
         return Seq2SeqMemory(self.drop(y), mask, start)
 
     def decode_steps(self, memory: Seq2SeqMemory, inputs: Tensor) -> Tensor:
-        h, _ = self.net.scan(self.drop(inputs), memory.start)
-        return self.attend(memory, self.drop(h))
+        h, weights = self.run_decoder(memory, self.drop(inputs))
+        return self.join(h, weights @ memory.states)
 
-    def attend(self, memory: Seq2SeqMemory, h: Tensor) -> Tensor:
-        """Combine h (B, T, width) with the attended source, (B, T, width)."""
-        found = self.weights(memory, h) @ memory.states
-        return self.drop(self.mix(torch.cat([h, found], 2)).tanh())
+    def run_decoder(self, memory: Seq2SeqMemory, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The decoder's states h (B, T, width) and its attention weights (B, T, S)."""
+        if self.config.context == "output":
+            h = self.drop(self.net.scan(inputs, memory.start)[0])
+            return h, self.weights(memory, h)
+        state, steps = RecurrentState(list(memory.start.layers)), []
+        for x in inputs.unbind(1):
+            weights = self.weights(memory, state.layers[-1][0][:, None])  # (B, 1, S)
+            context = (weights @ memory.states)[:, 0]
+            steps.append((self.net.step(state, torch.cat([x, context], 1)), weights[:, 0]))
+        h, weights = (torch.stack(part, 1) for part in zip(*steps, strict=True))
+        return self.drop(h), weights
+
+    def join(self, h: Tensor, context: Tensor) -> Tensor:
+        """The decoder's states and the attended source as one vector each, (..., width)."""
+        return self.drop(self.mix(torch.cat([h, context], -1)).tanh())
 
     def weights(self, memory: Seq2SeqMemory, h: Tensor) -> Tensor:  # (B, T, S)
         if self.score is None:
             return h.new_ones(*h.shape[:2], 1)
         scores = self.score(h, memory.states)
-        return (scores if memory.mask is None else scores + memory.mask).softmax(-1)
+        scores = scores if memory.mask is None else scores + memory.mask
+        if self.config.hard:
+            return HardAttention("gumbel" if self.training else "argmax").weights(scores)
+        return scores.softmax(-1)
 
     def attention(self, batch: Batch) -> Tensor:
         if self.score is None:
@@ -137,7 +169,7 @@ class Seq2Seq(EncoderDecoderModel):
             )
         x, _ = self.rows(batch)
         memory = self.encode_source(self.source_of(batch))
-        return self.weights(memory, self.net.scan(self.inputs(x), memory.start)[0])
+        return self.run_decoder(memory, self.inputs(x))[1]
 
     def step_decoder(self, memory: Seq2SeqMemory, n: int, max_steps: int) -> Seq2SeqDecoder:
         return Seq2SeqDecoder(self, memory)
@@ -202,8 +234,18 @@ class Seq2SeqDecoder:
     def next_logits(self, symbol: Tensor | None) -> Tensor:
         model, count = self.model, len(self.state.layers[0][0])
         x = model.first.expand(count, -1) if symbol is None else model.embed(symbol)
-        h = model.net.step(self.state, x).unflatten(0, (-1, self.beams))  # (m, beams, width)
-        return model.logits(model.attend(self.memory, h).flatten(0, 1))
+        if model.config.context == "input":
+            context = self.attend(self.state.layers[-1][0])
+            h = model.net.step(self.state, torch.cat([x, context], 1))
+        else:
+            h = model.net.step(self.state, x)
+            context = self.attend(h)
+        return model.logits(model.join(h, context))
+
+    def attend(self, h: Tensor) -> Tensor:
+        """The attended source of each beam, (n, width)."""
+        own = h.unflatten(0, (-1, self.beams))  # (m, beams, width)
+        return (self.model.weights(self.memory, own) @ self.memory.states).flatten(0, 1)
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
         self.state.reorder(rows)

@@ -68,7 +68,7 @@ class Transformer(EncoderDecoderModel):
         net, given = config.net, next(iter(space.given.values()))
         super().__init__(config, space, net.width)
         self.whole = config.share == "all" and given.kind == "tokens" and given.size == space.size
-        self.reader = ConditionTokens(given, net.width, self.whole)
+        self.reader = ConditionTokens(given, net.width, self.whole, config.mask)
         if self.reader.table is not None:
             nn.init.normal_(self.reader.table, std=net.width**-0.5)
         fields = {name: getattr(net, name) for name in net.__dataclass_fields__}

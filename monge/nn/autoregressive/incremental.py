@@ -58,21 +58,28 @@ class FullPassStepper(EntryStepper):
     def __init__(self, network: MaskedMLP, member: int, context: Tensor) -> None:
         self.network, self.context, self.member = network, context, member
         first, last = network.maps()[0], network.out
-        self.inputs = (
-            first.degrees_in[member][network.context :] - 1
-        )  # (F,): position of each feature
-        self.outputs = last.degrees_out[member]  # (P,): position of each output
-        self.x = context.new_zeros(len(context), len(self.inputs), dtype=first.weight.dtype)
+        inputs = first.degrees_in[member][network.context :] - 1  # (F,)
+        outputs = last.degrees_out[member]  # (P,)
+        self.inputs, self.outputs = by_position(inputs.tolist()), by_position(outputs.tolist())
+        self.x = context.new_zeros(len(context), len(inputs), dtype=first.weight.dtype)
 
     def parameters(self, place: int) -> Tensor:
         out = self.network(self.x, self.context, self.member, plain=True)
-        return out[:, self.outputs == place]
+        return out[:, self.outputs.get(place, [])]
 
     def feed(self, place: int, features: Tensor) -> None:
-        self.x[:, self.inputs == place] = features
+        self.x[:, self.inputs.get(place, [])] = features
 
     def take(self, rows: Tensor) -> None:
         self.x, self.context = self.x[rows], self.context[rows]
+
+
+def by_position(positions: Sequence[int]) -> dict[int, list[int]]:
+    """The features or outputs of each position."""
+    found: dict[int, list[int]] = {}
+    for index, position in enumerate(positions):
+        found.setdefault(position, []).append(index)
+    return found
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
+from ...core.positional import is_exporting
 from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
@@ -214,7 +215,7 @@ class MaskedMLP(Configured, nn.Module):
     def stepper(self, member: int = 0, cached: bool = True) -> Callable[[Tensor], EntryStepper]:
         """A function that starts a sequential pass over the rows of a context (n, context); the
         cached one sorts the current weights once for all passes."""
-        if cached:
+        if cached and not is_exporting():
             return functools.partial(CachedStepper, SortedNetwork(self, member))
         return functools.partial(FullPassStepper, self, member)
 

@@ -89,6 +89,60 @@ def scaling_exists(kernel: Tensor, p: Tensor, q: Tensor) -> Existence:
 
 
 @dataclass(frozen=True)
+class ScaledKernel:
+    """A kernel brought to given marginals: diag(u) K diag(v), or the limit of such matrices."""
+
+    plan: Tensor  # (n, m)
+    u: Tensor | None  # (n,), None where only a limit exists
+    v: Tensor | None  # (m,)
+    passes: int
+    error: float  # L1 error of the rows
+
+
+def scale_kernel(
+    kernel: Tensor, p: Tensor, q: Tensor, tolerance: float = 1e-9, passes: int = 10_000
+) -> ScaledKernel:
+    """The plan on the support of a kernel (n, m) with row sums p and column sums q whose KL
+    divergence from it is least; a DataError if no plan has that support. Entries of a kernel may
+    be 0, where transport is forbidden."""
+    existence = scaling_exists(kernel, p, q)
+    if existence == "none":
+        raise DataError(
+            "expected a kernel with a plan on its positive entries, found that no matrix with its "
+            f"{int((kernel == 0).sum())} zeros has these row and column sums; allow more entries"
+        )
+    plan, done, error = kernel, 0, math.inf
+    steps = alternating_projections(kernel, p, q)
+    for done, step in enumerate(steps):
+        plan, error = step.plan, step.row_error
+        if (done > 0 and done % 2 == 0 and error < tolerance) or done >= 2 * passes:
+            break
+    if existence == "limit":
+        return ScaledKernel(plan, None, None, done // 2, error)
+    log = torch.where(kernel > 0, plan.log() - kernel.log(), torch.nan)  # log u_i + log v_j
+    log_u, log_v = potentials_on_support(log)
+    return ScaledKernel(plan, log_u.exp(), log_v.exp(), done // 2, error)
+
+
+def potentials_on_support(log: Tensor) -> tuple[Tensor, Tensor]:
+    """f (n,) and g (m,) with f_i + g_j = log_ij wherever that is known (not NaN), f = 0 in the
+    first row of each connected part."""
+    f = torch.full_like(log[:, 0], torch.nan)
+    g = torch.full_like(log[0], torch.nan)
+    for row in range(len(f)):
+        if not bool(f[row].isnan()):
+            continue
+        f[row] = 0.0
+        while True:
+            unknown = int(f.isnan().sum() + g.isnan().sum())
+            g = torch.where(g.isnan(), (log - f[:, None]).nanmean(0), g)
+            f = torch.where(f.isnan(), (log - g).nanmean(1), f)
+            if int(f.isnan().sum() + g.isnan().sum()) == unknown:
+                break
+    return f, g
+
+
+@dataclass(frozen=True)
 class Optimality:
     """How far a plan is from the conditions of its optimum."""
 

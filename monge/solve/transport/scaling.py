@@ -56,6 +56,7 @@ class Scaling:
         self.kernel, self.a, self.b = kernel, a, b
         self.f, self.g = (potential.to(a.dtype).clone() for potential in start or kernel.guess())
         self.error = math.inf
+        self.trace: list[tuple[float, int, float]] = []  # epsilon, passes so far, column error
         self.u, self.v = torch.ones_like(a), torch.ones_like(b)
 
     def run(self, epsilon: float, tolerance: float, passes: int) -> int:
@@ -67,6 +68,7 @@ class Scaling:
         while True:
             c, error = self.balance()
             done += 1
+            self.trace.append((epsilon, done, error))
             if (not math.isfinite(error) or self.grown(c)) and done < passes + MAX_STALLED_PASSES:
                 leap = None
                 self.rest(c, math.isfinite(error))
@@ -83,6 +85,11 @@ class Scaling:
             done += leap.steps if leap else 0
         self.close(c)
         return done + 1
+
+    def trace_from(self, passes: int) -> list[tuple[float, int, float]]:
+        """The errors of the last run after each pass, counted from those before it."""
+        found, self.trace = self.trace, []
+        return [(epsilon, passes + done, error) for epsilon, done, error in found]
 
     def balance(self) -> tuple[Tensor, float]:
         """Make the rows exact; returns K^T(au), the inverse of the exact column scaling (*S, m),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -35,12 +35,20 @@ MIN_FLOAT32_ERROR = 1e-5
 """Smallest marginal error that single precision reaches."""
 
 
+class TracePoint(NamedTuple):
+    """The state of the iteration after some passes."""
+
+    epsilon: float  # of the stage
+    passes: int
+    error: float  # L1 distance of the column sums from b; the rows are exact
+
+
 @dataclass(frozen=True)
 class Plan:
     """An entropic plan between a (*S, n) and b (*S, m), by its potentials.
 
     error: the L1 distance of the plan's row sums from a (its columns sum to b), of the worst
-    problem of a batch.
+    problem of a batch. trace: the same error of the columns while the plan was found.
     """
 
     kernel: Kernel = field(repr=False)
@@ -52,6 +60,7 @@ class Plan:
     error: float
     passes: int
     converged: bool
+    trace: tuple[TracePoint, ...] = field(default=(), repr=False)
 
     @property
     def matrix(self) -> Tensor:
@@ -94,6 +103,17 @@ class Plan:
         that of <c, pi> with pi fixed, and the potentials in the weights."""
         moved = self.cost
         return self.dual + (moved - moved.detach())
+
+    @property
+    def primal(self) -> Tensor:
+        """<c, pi> + epsilon KL(pi | a x b), (*S,), of the plan as it is: it differs from `dual`
+        by the marginal errors times the potentials, so not at the solution (strong duality)."""
+        parts = []
+        for rows in self.kernel.rows:
+            plan, reference = self.block(rows), self.a[..., rows, None] * self.b[..., None, :]
+            entropy = torch.xlogy(plan, plan / reference) - plan + reference
+            parts.append((plan * self.kernel.costs(rows) + self.epsilon * entropy).sum((-2, -1)))
+        return torch.stack(parts).sum(0)
 
     @property
     def sharp(self) -> Tensor:
@@ -225,6 +245,7 @@ def solve(
         stages.append(stages[-1] * EPSILON_RATIO)
     spent = 0
     trail: list[tuple[Tensor, Tensor]] = []
+    trace: list[tuple[float, int, float]] = []
     for stage in reversed(stages):
         last = stage == epsilon
         rough = max(tolerance, MIN_FLOAT32_ERROR) if last else max(STAGE_TOLERANCE, tolerance)
@@ -232,10 +253,23 @@ def solve(
             work.f, work.g = (
                 new + (new - old) / EPSILON_RATIO for old, new in zip(*trail[-2:], strict=True)
             )
-        spent += work.run(stage, rough, passes - spent)
+        before, spent = spent, spent + work.run(stage, rough, passes - spent)
+        trace += work.trace_from(before)
         trail.append((work.f, work.g))
     if double:
         work = Scaling(kernel, a, b, (work.f.double(), work.g.double()))
-        spent += work.run(epsilon, tolerance, passes - spent)
+        before, spent = spent, spent + work.run(epsilon, tolerance, passes - spent)
+        trace += work.trace_from(before)
     kernel.whole = None  # the plan recomputes blocks from its potentials
-    return Plan(kernel, a, b, work.f, work.g, epsilon, work.error, spent, work.error <= tolerance)
+    return Plan(
+        kernel,
+        a,
+        b,
+        work.f,
+        work.g,
+        epsilon,
+        work.error,
+        spent,
+        work.error <= tolerance,
+        tuple(TracePoint(*point) for point in trace),
+    )

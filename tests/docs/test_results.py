@@ -1,0 +1,52 @@
+"""The tables of README.md and docs/benchmarks.md are those that results/ gives."""
+
+import json
+import re
+
+import pytest
+
+from benchmarks import results
+
+ROWS = [(name, row) for name, each in results.layouts().items() for row in each["rows"]]
+
+
+@pytest.mark.parametrize("page", results.pages(), ids=lambda page: page.name)
+def test_tables_of_a_page_are_made_from_the_results(page):
+    text = page.read_text(encoding="utf-8")
+    assert results.PLACE.search(text), "no table between marks"
+    assert results.regenerated(text) == text, "run `make results`"
+
+
+def test_every_result_says_where_it_was_measured():
+    for name, found in results.kept().items():
+        assert found["values"], name
+        assert found["seeds"], name
+        assert {"processor", "cores", "threads", "system"} <= set(found["machine"]), name
+        assert {"python", "torch", "monge"} <= set(found["versions"]), name
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"]), name
+        source = results.ROOT / "benchmarks" / f"{found['benchmark']}.py"
+        assert "keep(" in source.read_text(encoding="utf-8"), name
+
+
+def test_every_cell_asks_for_what_a_benchmark_keeps():
+    for _, row in ROWS:
+        assert row["stated"]
+        assert row["date"]
+        for asked in results.names_in(str(row.get("measured", ""))):
+            benchmark = asked.partition(".")[0].partition("-")[0]
+            source = (results.ROOT / "benchmarks" / f"{benchmark}.py").read_text(encoding="utf-8")
+            assert "keep(" in source, asked
+
+
+def test_a_value_takes_the_place_of_what_was_stated(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    row = {"what": "a", "measured": "{one.x:.1f} to {one.y:.1f}", "stated": "3", "date": "2020"}
+    layout = {"columns": {"what": "what", "here": "measured", "day": "date"}, "rows": [row]}
+    assert "| a | 3 | 2020 |" in results.table(layout, results.kept())
+    file = results.keep("one", {"x": 1.25})
+    assert "| a | 3 | 2020 |" in results.table(layout, results.kept()), "y is not there yet"
+    results.keep("one", {"x": 1.26, "y": 2})
+    found = json.loads(file.read_text())
+    day = found["date"].replace("-", "\u2011")
+    assert f"| a | 1.3 to 2.0 | {day} |" in results.table(layout, results.kept())
