@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..core.model import Model
 from .distributed import Workers, naming_lost_workers
 
 T = TypeVar("T")
@@ -54,9 +55,7 @@ class ShardedModel:
     holds, by name; a weight that is one number is not cut, and is the same in all.
     """
 
-    def __init__(
-        self, model: nn.Module, workers: Workers, compute_losses: Callable[[], Any]
-    ) -> None:
+    def __init__(self, model: Model, workers: Workers, compute_losses: Callable[[], Any]) -> None:
         self.plain, self.workers = model, workers
         units = choose_units(model, compute_losses)
         params = dict(model.named_parameters())

@@ -539,8 +539,8 @@ class Trainer:
         if moving is None:
             (batch,) = pieces
             with torch.no_grad(), self.whole_weights():
-                losses = self.whole_losses if self.sharded else self.losses
-                self.log_losses(update.name, losses[number](batch))
+                computed = self.whole_losses if self.sharded else self.losses
+                self.log_losses(update.name, computed[number](batch))
             return
         settings = self.settings[number]
         if isinstance(moving, LBFGS):
