@@ -682,7 +682,7 @@ class Run(SavedRun):
         if labels is not None:
             codes = np.array(codes).reshape(len(codes), *self.require(CanDecode).latent.shape)
         found = self.view.decode(decoded(self, codes, given))
-        if labels is not None and frames.is_frame(found):
+        if labels is not None and not isinstance(found, np.ndarray):
             found = found.set_axis(labels)
         return frames.in_kind(found, self.form if form is None else form)
 
