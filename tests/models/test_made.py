@@ -39,8 +39,9 @@ def test_sums_to_one_over_every_state(space, shape):
     assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
 
 
-def test_a_table_sums_and_integrates_to_one():
-    model = made(Space(kind="columns", shape=(4,), columns=COLUMNS[:4]))
+@pytest.mark.parametrize("steps", [0, 5])
+def test_a_table_sums_and_integrates_to_one(steps):
+    model = made(Space(kind="columns", shape=(4,), columns=COLUMNS[:4]), number_steps=steps)
     codes = states(2, 3, 4)  # (24, 3)
     numbers = 2 * torch.linspace(-10, 10, 20_001, dtype=torch.float64).sinh()
     x = torch.cat([codes.repeat_interleave(20_001, 0), numbers.repeat(24)[:, None]], 1)
@@ -70,6 +71,14 @@ def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(space, shape):
     assert quick.dtype == (torch.int64 if space.kind == "label" else torch.float64)
     torch.testing.assert_close(quick, slow, rtol=0, atol=1e-10)
     assert torch.equal(quick, last)
+
+
+def test_steps_beside_numbers_are_read_alike_by_samples_and_scores():
+    model = made(TABLE, number_steps=5)
+    quick = model.sample(30, generator=make_generator(1))
+    slow = model.sample(30, None, MADE.SamplingConfig(cached=False), make_generator(1))
+    torch.testing.assert_close(quick, slow, rtol=0, atol=1e-10)
+    assert not torch.allclose(quick, made(TABLE).sample(30, generator=make_generator(1)))
 
 
 def test_rows_in_pieces_are_the_same_rows(monkeypatch):

@@ -51,6 +51,27 @@ def test_held_numbers_stop_at_the_ends_of_the_training_range():
     assert torch.equal(features.entry(0, x[:, 0]), due[:, :1])
 
 
+def test_steps_rise_one_after_the_other_over_the_range_of_a_number():
+    age = Space(kind="counts", mean=(40.0,), scale=(20.0,), low=(10.0,), high=(70.0,))
+    wide = Space(kind="real", mean=(0.0,), scale=(1.0,), low=(-99.0,), high=(99.0,), atoms=(0.0,))
+    empty = Space(kind="real", optional=True, mean=(0.0,), scale=(1.0,), low=(0.0,), high=(1.0,))
+    same = Space(kind="real", mean=(3.0,), scale=(1.0,), low=(3.0,), high=(3.0,))
+    columns = (age, Space(kind="label", size=2), wide, empty, same)
+    features = Features(Space(kind="columns", shape=(5,), columns=columns), steps=3)
+    assert features.owner.tolist() == [0] * 4 + [1] * 2 + [2] * 5 + [3] * 5 + [4]
+    x = torch.tensor([[40.0, 1.0, 0.0, torch.nan, 3.0], [20.0, 0.0, 2.5, 0.5, 3.0]])
+    found = features(Batch(x))
+    step = torch.tensor(2.0).tanh()  # one step away
+    due = torch.tensor([0.0, step, 0.0, -step])
+    torch.testing.assert_close(found[0, :4], due)
+    torch.testing.assert_close(found[1, 1:4], torch.tensor([0.0, -2.0, -4.0]).tanh())
+    assert found[0, 12:16].tolist() == [1.0, 0.0, 0.0, 0.0]  # an empty cell is the mean
+    assert found[:, 7].tolist() == [1.0, 0.0]  # the atom
+    torch.testing.assert_close(found[1, 8:11], torch.tensor([5.0, 3.0, 1.0]).tanh())
+    for i in range(5):
+        assert torch.equal(features.entry(i, x[:, i]), found[:, features.owner == i])
+
+
 def test_images_are_standardised_by_channel():
     space = Space(kind="real", shape=(2, 1, 2), mean=(1.0, 2.0), scale=(1.0, 4.0))
     x = torch.tensor([[[[2.0, 1.0]], [[6.0, 2.0]]]])

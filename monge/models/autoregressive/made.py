@@ -40,6 +40,8 @@ class MADE(AutoregressiveModel):
         tag = "model/autoregressive.made"
         masks: Annotated[int, Range(1, MAX_LAYERS)] = 1
         """Assignments of degrees to the hidden units per order; all share the weights."""
+        number_steps: Annotated[int, Range(0, MAX_LAYERS)] = 0
+        """Tables: smooth steps over the range of a number that the network reads beside it."""
 
     config: Config
 
@@ -47,7 +49,7 @@ class MADE(AutoregressiveModel):
         places = config.places(space)  # (orders, D)
         super().__init__(config, space, places.repeat_interleave(config.masks, 0))
         # Clamped, or one rare sample would push all entries after it out of the data's range.
-        self.features = Features(space, held=True)
+        self.features = Features(space, held=True, steps=config.number_steps)
         self.net = MaskedMLP(
             config,
             self.features.owner,
@@ -96,7 +98,8 @@ class MADE(AutoregressiveModel):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         """Few rows: a narrow network, strong dropout, and a mixture of four orders, whose errors
-        differ. Fine levels with few rows: a mixture of logistics, which uses their order."""
+        differ. Fine levels with few rows: a mixture of logistics, which uses their order. Tables:
+        steps beside numbers, without which few units see what follows from a number alone."""
         few, fewer = space.rows < 2000, space.rows < 1000
         ordered = space.kind == "levels" and space.size > 8 and space.rows < 20_000
         config = cls.Config(
@@ -105,6 +108,7 @@ class MADE(AutoregressiveModel):
             orders=4 if few else 1,
             dropout=0.5 if fewer else 0.3 if space.rows < 50_000 else 0.1,
             levels="logistic" if ordered else "auto",
+            number_steps=12 if space.kind == "columns" and not few else 0,
         )
         batch = 128 if space.rows < 50_000 else 256
         train_config = TrainConfig(

@@ -2,11 +2,13 @@
 
 Numbers are standardised by the training split, binary values become -1 and 1, names one-hot; a
 value that was not seen is 0 in every feature. A number that may be empty or sit on an atom has an
-indicator of each of these beside it, and an empty cell is the mean.
+indicator of each of these beside it, and an empty cell is the mean. A number of a table may have
+smooth steps beside it, so that a network need not bend a line many times to follow it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -16,11 +18,17 @@ from ...core.batch import Batch
 from ...core.errors import DataError
 from ...core.space import Space
 
+STEP_REACH = 2.5
+"""Steps lie in the training range of a number, at most as many deviations from its mean."""
+
+FeatureTable = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
 
 class Features(nn.Module):
     """The features of an event: of an entry x_i either (x_i - shift_i) factor_i, or for a label
     the indicators 1[x_i = 0], ..., 1[x_i = size - 1]; of a number with atoms a_k the first and
-    1[x_i = a_k], and where it may be empty 1[x_i is empty].
+    1[x_i = a_k], and where it may be empty 1[x_i is empty]. With `steps`, a number of a table has
+    so many features tanh((x_i - t_k) s) more, their t_k evenly over its range.
 
     `owner[f]` is the entry of the flattened event that feature f belongs to. With `held`, numbers
     are clamped to the training range, so that networks need not extrapolate.
@@ -31,12 +39,13 @@ class Features(nn.Module):
     factor: Tensor
     code: Tensor  # (F,): the value that an indicator stands for, NaN for an empty cell
     indicates: Tensor  # (F,): which features are indicators
+    bends: Tensor  # (F,): which are steps
     ends: Tensor
 
-    def __init__(self, space: Space, held: bool = False) -> None:
+    def __init__(self, space: Space, held: bool = False, steps: int = 0) -> None:
         super().__init__()
         if space.kind == "columns":
-            tables = [feature_table(column) for column in space.columns]
+            tables = [feature_table(column, steps) for column in space.columns]
         else:
             tables = [feature_table(space)]
         owners = torch.cat([names for names, *_ in tables])  # entries counted from 0 in each table
@@ -44,14 +53,16 @@ class Features(nn.Module):
         lengths = torch.tensor([len(names) for names, *_ in tables])
         owner = owners + starts[:-1].repeat_interleave(lengths)
         self.register_buffer("owner", owner, persistent=False)
-        for place, name in enumerate(("shift", "factor", "code", "indicates"), 1):
+        for place, name in enumerate(("shift", "factor", "code", "indicates", "bends"), 1):
             values = torch.cat([entry[place] for entry in tables])
             self.register_buffer(name, values, persistent=False)
         self.register_buffer("ends", training_range(space)[:, owner], persistent=False)  # (2, F)
         self.width, self.held = len(owner), held and bool(self.ends.isfinite().any())
         ends = torch.bincount(owner).cumsum(0).tolist()
         self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
-        self.plain = not bool(self.indicates.any())  # one feature an entry, all of them affine
+        self.has_steps = bool(self.bends.any())
+        # one feature an entry, all of them affine
+        self.plain = not (self.has_steps or bool(self.indicates.any()))
         self.has_empty = any(part.optional for part in space.columns or (space,))
 
     def forward(self, batch: Batch) -> Tensor:  # (B, width)
@@ -79,6 +90,8 @@ class Features(nn.Module):
         features = (value - self.shift[which]) * self.factor[which]
         if self.plain:
             return features
+        if self.has_steps:
+            features = torch.where(self.bends[which], features.tanh(), features)
         hit = value == self.code[which]
         if self.has_empty:
             hit = hit | (value.isnan() & self.code[which].isnan())
@@ -112,9 +125,9 @@ def training_range(space: Space) -> Tensor:
     return torch.where(number, ends, torch.tensor([[-torch.inf], [torch.inf]]))
 
 
-def feature_table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Of each feature of a plain space the owner, shift and factor, the value that it indicates
-    and whether it is such an indicator."""
+def feature_table(space: Space, steps: int = 0) -> FeatureTable:
+    """Of each feature of a plain space the owner, shift and factor, the value that it indicates,
+    whether it is such an indicator and whether it is a step."""
     entries = torch.arange(space.dims)
     one = torch.ones(space.dims)
     none, affine = torch.full((space.dims,), -1.0), torch.zeros(space.dims, dtype=torch.bool)
@@ -124,17 +137,32 @@ def feature_table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
         scale = scale if space.kind == "real" else scale.clamp_min(1.0)
         states = [*space.atoms, *((torch.nan,) if space.optional else ())]
         zeros, ones = torch.zeros(len(states)), torch.ones(len(states))
+        knots, slope = step_knots(space, float(mean[0]), float(scale[0]), steps)
+        flat = torch.zeros(len(knots))
         return (
-            torch.cat([entries, zeros.long()]),
-            torch.cat([mean, zeros]),
-            torch.cat([1 / scale, ones]),
-            torch.cat([none, torch.tensor(states)]),
-            torch.cat([affine, ones.bool()]),
+            torch.cat([entries, zeros.long(), flat.long()]),
+            torch.cat([mean, zeros, knots]),
+            torch.cat([1 / scale, ones, flat + slope]),
+            torch.cat([none, torch.tensor(states), flat]),
+            torch.cat([affine, ones.bool(), flat.bool()]),
+            torch.cat([affine, zeros.bool(), flat == 0]),
         )
     if space.kind == "binary":
-        return entries, one / 2, 2 * one, none, affine
+        return entries, one / 2, 2 * one, none, affine, affine
     if space.kind == "label":
         owner = entries.repeat_interleave(space.size)
         code = torch.arange(space.size, dtype=torch.get_default_dtype()).repeat(space.dims)
-        return owner, torch.zeros_like(code), torch.ones_like(code), code, code >= 0
+        return owner, torch.zeros_like(code), torch.ones_like(code), code, code >= 0, code < 0
     raise DataError(f"{space.name or 'the event'} holds {space}, which has no features; embed it")
+
+
+def step_knots(space: Space, mean: float, scale: float, steps: int) -> tuple[Tensor, float]:
+    """The middles of the steps of a number in its units, and their slope there."""
+    if not steps:
+        return torch.zeros(0), 0.0
+    low, high = (float(space.spread(end).flatten()[0]) for end in ("low", "high"))
+    low, high = max(low, mean - STEP_REACH * scale), min(high, mean + STEP_REACH * scale)
+    if not math.isfinite(high - low) or high <= low:
+        return torch.zeros(0), 0.0
+    width = (high - low) / steps
+    return low + width * (torch.arange(steps) + 0.5), 2 / width
