@@ -100,7 +100,9 @@ def in_form_of(found: np.ndarray, what: Any, draws: int) -> Any:
 
         flat = found.reshape(len(found), -1)
         return pd.DataFrame(flat, what.index.repeat(draws), what.columns)
-    return found.reshape(len(found), *what.shape[1:]) if hasattr(what, "shape") else found
+    if not isinstance(what, np.ndarray | torch.Tensor):
+        return found
+    return found.reshape(len(found), *what.shape[1:])
 
 
 def point_estimate(draws: Tensor, space: Space, by: FillBy) -> Tensor:
