@@ -1,17 +1,19 @@
-"""One fit by two processes: throughput, weights that are cut over them, and workers that are killed.
+"""One fit by two processes: throughput, weights that are cut over them, workers that are killed.
 
     python -m benchmarks.scale_training throughput [--rounds 3] [--steps 60] [--batch 512]
     python -m benchmarks.scale_training shard
     python -m benchmarks.scale_training kills [--kills 20]
+    python -m benchmarks.scale_training searches [--kills 20]
 
 `throughput` trains a masked network of two million weights with the same global batch in one
 process of one thread and in two, alternately, and prints the ratio of wall times and of the CPU
 time that the first process needs: on a busy machine only the second is fair. `shard` trains an
 encoder-decoder of fifty million weights on short sentences, with and without --shard, and prints
-the most memory that a process takes beyond what it had before it built the model. `kills` starts a fit
-under torchrun with two workers, kills a worker at a random moment again and again, checks that the
-run folder can be read after each, and compares the weights with those of an unbroken fit by two
-workers.
+the most memory that a process takes beyond what it had before it built the model. `kills` starts a
+fit under torchrun with two workers, kills a worker at a random moment again and again, checks that
+the run folder can be read after each, and compares the weights with those of an unbroken fit by
+two workers. `searches` kills a search of settings at random moments, and checks that its journal
+can be read and that no trial is lost.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from typing import Any
 import torch
 
 from monge import registry
+from monge.comparison import tuning
 from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
@@ -242,6 +245,47 @@ def kills(count: int) -> None:
     print(f"largest difference of any tensor to the unbroken fit: {gap:g} (goal 0)")
 
 
+def searches(count: int) -> None:
+    """Kill `monge tune` at random moments, and start the same command again."""
+    folder = Path(tempfile.mkdtemp()) / "search"
+    command = [sys.executable, "-m", "monge", "tune", "made", "iris", "width=8..64", "-q"]
+    command += ["--trials", str(50 * count), "--budget", "20steps", "--out", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = damaged = lost = ended = 0
+    while killed < count:
+        job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        size = journal_size(folder)
+        while job.poll() is None and journal_size(folder) == size:  # until it is searching
+            time.sleep(0.02)
+        time.sleep(random.uniform(0, LONGEST_LIFE))
+        job.kill()
+        if job.wait() == 0:
+            break
+        killed += 1
+        try:
+            trials = finished_trials(folder)
+        except Exception as error:
+            print(error)
+            damaged += 1
+            continue
+        lost, ended = lost + (trials < ended), trials
+        print(f"kill {killed}: {trials} trials ended", flush=True)
+    print(f"killed {killed} times of {count}")
+    print(f"journals that cannot be read: {damaged} (goal 0); trials lost: {lost} (goal 0)")
+    subprocess.run([*command, "--trials", str(ended + 1)], check=True, env=environment)
+    print(f"the search went on to {finished_trials(folder)} trials (goal {ended + 1})")
+
+
+def journal_size(folder: Path) -> int:
+    path = folder / tuning.JOURNAL
+    return path.stat().st_size if path.exists() else 0
+
+
+def finished_trials(folder: Path) -> int:
+    with tuning.closing_study(folder, 0) as study:
+        return sum(trial.state.is_finished() for trial in study.trials)
+
+
 def children(parent: int) -> list[int]:
     """The processes whose parent this is."""
     listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
@@ -274,7 +318,9 @@ def step_of(folder: Path) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["throughput", "shard", "kills", "steps", "memory"])
+    parser.add_argument(
+        "what", choices=["throughput", "shard", "kills", "searches", "steps", "memory"]
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=512)
@@ -287,6 +333,8 @@ if __name__ == "__main__":
         measure_memory(chosen.shard, chosen.steps)
     elif chosen.what == "shard":
         shard(3)
+    elif chosen.what == "searches":
+        searches(chosen.kills)
     elif chosen.what == "kills":
         kills(chosen.kills)
     else:

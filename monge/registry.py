@@ -42,6 +42,7 @@ class Entry:
     givens: tuple[str, ...]
     supports_missing: bool
     supports_variable_length: bool
+    supports_flags: bool
     is_predictor: bool
     family_priority: int
     abilities: tuple[str, ...]  # the `ability` of each that it inherits
@@ -94,6 +95,7 @@ def read_entries(path: Path) -> Iterator[Entry]:
             tuple(sorted(literal(line, "givens", ()))),
             literal(line, "supports_missing", False),
             literal(line, "supports_variable_length", False),
+            literal(line, "supports_flags", False),
             literal(line, "is_predictor", False),
             literal(line, "family_priority", 0),
             abilities(line),
@@ -332,6 +334,13 @@ def check_compatible(name: str, owner: type[Model], space: Space) -> None:
             f"{name} needs rows of equal length, those of {varying.name} differ ({varying}); "
             f"{suggest_models(space, owner)}"
         )
+    if space.flags and not owner.supports_flags:
+        channels = ", ".join(str(channel + 1) for channel in space.flags)
+        raise DataError(
+            f"{name}: expected real numbers at each step, found channel {channels} of "
+            f"{space.name or 'the rows'} to be 0 or 1 always; leave it out, or "
+            f"{suggest_models(space, owner)}"
+        )
     if reason := owner.unsupported_reason(space):
         raise DataError(reason)
 
@@ -359,6 +368,7 @@ def suggest_models(space: Space, instead_of: type[Model]) -> str:
         and kinds <= set(entry.givens)
         and (entry.supports_missing or not space.missing)
         and (entry.supports_variable_length or not any(variable_length_parts(space)))
+        and (entry.supports_flags or not space.flags)
         and (instead_of.is_predictor or not entry.is_predictor)
         and GENERATIVE & set(entry.abilities)
     ]

@@ -28,5 +28,5 @@ def test_a_claim_is_one_command_and_one_figure(claims, monkeypatch, tmp_path, ca
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, 7))
 def test_the_claims_hold(claims, tmp_path, number):
-    found = claims.check(number, tmp_path / "claim.png")
+    found = claims.examine(number, tmp_path / "claim.png")
     assert all(found.held.values()), found

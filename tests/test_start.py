@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 QUICK = [["--help"], ["fit", "--help"], ["models"], ["models", "--json"], ["--version"]]
@@ -27,6 +28,41 @@ def test_listing_imports_no_torch(arguments):
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert not imported
+
+
+@pytest.mark.parametrize("probe", ["sklearn", "scipy", "pandas", "matplotlib"])
+def test_a_first_fit_imports_only_what_it_uses(probe, first_fit):
+    done, imported = first_fit
+    assert done.returncode == 0, done.stderr
+    assert probe not in imported
+
+
+@pytest.fixture(scope="module")
+def first_fit(tmp_path_factory):
+    """A fit to a built-in data set in a new process, and the modules that it imported."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    arguments = ["fit", "made", "digits", "--budget", "1steps", "--out", str(out)]
+    code = (
+        f"import sys; from monge.cli.main import attempt; code = attempt({arguments!r}); "
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return done, done.stderr.strip().rpartition("\n")[2].split()
+
+
+def test_the_files_of_scikit_learn_are_what_it_loads():
+    from sklearn.datasets import load_digits, load_iris
+
+    from monge.data.builtin import sklearn_sets
+
+    images, flowers = sklearn_sets.digits().values, sklearn_sets.iris()
+    pixels, digits = load_digits().images, load_digits().target
+    assert np.array_equal(images["image"], pixels)
+    assert np.array_equal(images["label"], digits)
+    known = load_iris()
+    assert np.array_equal(flowers.values["x"], known.data)
+    assert list(flowers.values["label"]) == known.target_names[known.target].tolist()
+    assert list(flowers.codecs["x"].entries) == known.feature_names
 
 
 def test_importing_monge_imports_no_torch():

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, nearest
+from ..core.memory import gigabytes
 from ._output import Console, common, with_choices
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ def command(
     """List the built-in data sets, or describe WHAT (a name, a file or a folder): how each column
     is read, problems and what to do about them, and the models to start with.
 
-    `monge data prepare FILE... -o NAME.monge` writes a table of any length, in one file or several
-    of the same columns, as a folder whose rows are read when they are needed; use it as DATA.
+    `monge data prepare FILE... -o NAME.monge` writes data of any size (a table in one file or
+    several of the same columns, text, an array, a folder of images) as a folder whose rows are
+    read when they are needed; use it as DATA. `monge data cache` lists what was prepared in the
+    cache because it is large, `monge data cache clear [NAME...]` removes it.
 
     KEY=VALUE sets a data option such as data.header=no; the prefix data. may be left out.
     """
@@ -45,6 +48,9 @@ def command(
         return
     if what == "prepare":
         prepare(console, settings, out)
+        return
+    if what == "cache" and not Path(what).exists():
+        cache(console, settings)
         return
     if out is not None:
         raise UsageError(
@@ -111,6 +117,50 @@ def prepare(console: Console, words: tuple[str, ...], out: Path | None) -> None:
         "fingerprint": found.fingerprint,
     }
     console.result(result, f"{len(found)} rows, {len(found.fields)} fields, {size} bytes\n{out}")
+
+
+def cache(console: Console, words: tuple[str, ...]) -> None:
+    """List what is prepared in the cache, or remove it."""
+    from datetime import datetime
+
+    from ..data import prepared
+
+    found = prepared.cached()
+    if words and words[0] != "clear":
+        raise UsageError(
+            f"expected `monge data cache` or `monge data cache clear [NAME...]`, found {words[0]}"
+        )
+    names = [each.path.name for each in found]
+    for name in words[1:]:
+        if name not in names:
+            raise UsageError(
+                f"there is no {name} in {prepared.cache_root()}{nearest(name, names)}"
+            )
+    chosen = [each for each in found if not words[1:] or each.path.name in words[1:]]
+    for each in chosen if words else ():
+        prepared.remove(each)
+    total = sum(each.bytes for each in chosen)
+    rows = [
+        [
+            each.path.name,
+            gigabytes(each.bytes),
+            datetime.fromtimestamp(each.used).isoformat(" ", "minutes"),
+            each.source if each.whole else "(not finished)",
+        ]
+        for each in chosen
+    ]
+    result = {
+        "folder": str(prepared.cache_root()),
+        "bytes": total,
+        "removed": bool(words),
+        "entries": [
+            {"name": each.path.name, "bytes": each.bytes, "used": each.used, "of": each.source}
+            for each in chosen
+        ],
+    }
+    done = f"{gigabytes(total)} {'removed from' if words else 'in'} {prepared.cache_root()}"
+    table = console.table(("name", "size", "last used", "of"), rows) if rows else ""
+    console.result(result, "\n\n".join(filter(None, [table, done])))
 
 
 def problem_lines(problems: list[Problem]) -> str:

@@ -33,8 +33,16 @@ MAX_TARGETS = 8
     type=click.Choice(["train", "valid", "test", "all"]),
     help="Rows to evaluate: by default the test split if there are splits, else all.",
 )
+@click.option(
+    "--moved",
+    metavar="MOTION[,...]",
+    help="Also measure how predictions from images change if the images are moved: shift2, "
+    "rotate15, scale10, flip.",
+)
 @common
-def command(console: Console, run: str, data: str | None, split: str | None) -> None:
+def command(
+    console: Console, run: str, data: str | None, split: str | None, moved: str | None
+) -> None:
     """Evaluate RUN on DATA (by default its own test rows) and print problems found in the fit."""
     from ..evaluate.bounds import tightness
     from ..evaluate.suite import flat
@@ -45,6 +53,10 @@ def command(console: Console, run: str, data: str | None, split: str | None) -> 
 
     found = runs.load(run)
     groups = run_metrics(found, data, split)
+    if moved:
+        from ..run.motion import motion_metrics
+
+        groups["moved"] = motion_metrics(found, moved.split(","), data, split)
     findings = all_findings(found, data, split)
     result: dict[str, Any] = {
         "run": str(found.folder),

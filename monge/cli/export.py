@@ -37,8 +37,8 @@ from ._output import Console, Output, common
 def command(
     console: Console, run: str, out: Path | None, what: str | None, to: tuple[str, Path] | None
 ) -> None:
-    """Write a function of RUN's model, and print its inputs, for any number of rows. A file is kept
-    if its outputs are those of the model to 1e-5, also on other numbers of rows; .onnx has opset 18.
+    """Write a function of RUN's model, and print its inputs, for any number of rows. A file is
+    kept if its outputs are the model's to 1e-5, also on other numbers of rows; .onnx has opset 18.
 
     decode is (z, *given) -> x, in data units; predict is (*given) -> the mean, or probabilities;
     score is (x, *given) -> log p in nats, if it is exact. For diffusion, step is

@@ -5,7 +5,6 @@ Every public file of this folder but this one is a command, imported only when i
 
 from __future__ import annotations
 
-import ast
 import gc
 import importlib
 import json
@@ -20,7 +19,6 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from .. import registry
 from ..core.errors import LostWorkerError, MongeError, nearest, shorten_words
 from ..core.memory import gigabytes, is_out_of_memory, memory_limit
 
@@ -36,9 +34,9 @@ def commands() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """The first line of a file's docstring."""
-    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    return (doc or "").partition("\n")[0]
+    """The first line of a file's docstring, with which it begins."""
+    with path.open(encoding="utf-8") as lines:
+        return next(lines).strip().strip('"')
 
 
 class Named(click.ParamType):
@@ -57,6 +55,8 @@ class Named(click.ParamType):
 
 def model_names() -> Iterator[str]:
     """Models as one types them, with and without their family."""
+    from .. import registry
+
     for entry in registry.entries():
         yield entry.name.partition(".")[2]
         yield entry.name
@@ -243,6 +243,8 @@ def with_remedy(error: click.UsageError) -> str:
 
 
 def internal_error(error: Exception) -> str:
+    from .. import registry
+
     return registry.error_in_user_file(error) or (
         f"internal error ({type(error).__name__}: {error}); rerun with --debug for a traceback"
     )

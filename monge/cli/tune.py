@@ -48,8 +48,8 @@ SHOWN = 5
 @click.option(
     "--ray",
     metavar="ADDRESS",
-    help="Run trials on a Ray cluster whose machines share this directory, as many at a time as it "
-    "has room for: its address, auto or local.",
+    help="Run trials on a Ray cluster whose machines share this directory, as many at a time as "
+    "it has room for: its address, auto or local.",
 )
 @click.option(
     "--out",

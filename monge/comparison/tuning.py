@@ -14,13 +14,16 @@ import importlib
 import json
 import math
 import shutil
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
 
 from ..core.config import Overrides
 from ..core.errors import MongeError, RunError, UsageError
@@ -237,10 +240,11 @@ class Tuning:
             model, str(what), Overrides.parse(fixed), None, given, targets, 0, False
         )
         dimensions = dimensions or [
-            each
+            with_possible_choices(each, setup)
             for each in default_dimensions(setup.config, setup.train_config, setup.view.space.rows)
             if not any(word.partition("=")[0] == each.name for word in fixed)
         ]
+        dimensions = [each for each in dimensions if len(each.choices) != 1]
         for each in dimensions:
             for end in each.choices or (each.low, each.high):
                 Tuning.check_setting(setup, each, end)
@@ -444,6 +448,24 @@ def library() -> Any:
         ) from error
 
 
+def with_possible_choices(dimension: Dimension, setup: RunSetup) -> Dimension:
+    """The dimension without choices that the model refuses on this data, such as one that needs
+    another setting beside it."""
+
+    def is_possible(choice: str) -> bool:
+        try:
+            words = Overrides.parse([f"{dimension.name}={choice}"])
+            with torch.device("meta"):
+                setup.config.override(*words.model).build(setup.view.space)
+        except MongeError:
+            return False
+        except Exception:  # what cannot be built without values is left to the trials
+            return True
+        return True
+
+    return replace(dimension, choices=tuple(filter(is_possible, dimension.choices)))
+
+
 def check_progress(
     trial: Any, best: Metric | None, fraction: float, checked: int
 ) -> tuple[int, bool]:
@@ -572,9 +594,11 @@ def closing_study(folder: Path, seed: int, parallel: bool = False) -> Iterator[A
         storage=kept, study_name="tune", direction="maximize", load_if_exists=True
     )
     done = len(study.trials)
-    study.sampler = optuna.samplers.TPESampler(
-        seed=(seed + done) % 2**32, constant_liar=parallel, warn_independent_sampling=False
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna says that `constant_liar` is experimental
+        study.sampler = optuna.samplers.TPESampler(
+            seed=(seed + done) % 2**32, constant_liar=parallel
+        )
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=FIRST_WHOLE)
     yield study
 

@@ -497,6 +497,18 @@ class EnsembleMode(EnsembleLikelihood, HasMode):
         heights = torch.stack([self.likelihood(Batch(x, ready), options).value for x in modes])
         return modes[heights.argmax(0), torch.arange(n, device=modes.device)]
 
+    @torch.no_grad()
+    def majority(self, given: Given, options: BaseConfig | None = None) -> Tensor:
+        """The value that most members predict for each row, a single label or binary value, (B,);
+        of several such values, the one with the largest mean probability."""
+        modes = torch.stack([member.mode(given, options) for member in self.each])  # (K, B)
+        size = 2 if self.space.kind == "binary" else self.space.size
+        votes = torch.nn.functional.one_hot(modes.long(), size).sum(0)  # (B, size)
+        ready = broadcast_conditions(given, self.space, modes.shape[1])
+        values = torch.arange(size).to(modes)[:, None].expand(size, modes.shape[1])
+        heights = [self.likelihood(Batch(x, ready), options).value for x in values]
+        return (votes + torch.stack(heights, 1).softmax(1) / 2).argmax(1).to(modes)
+
 
 class EnsembleDiagnose(EnsembleAbility, CanDiagnose):
     """The findings of all members, each once, with the number of members that have it."""

@@ -93,6 +93,9 @@ class Model(Configured, nn.Module, abc.ABC):
     """Whether missing values are marginalised; otherwise such data are rejected."""
     supports_variable_length: ClassVar[bool] = False
     """Whether rows may differ in length; otherwise such data are rejected."""
+    supports_flags: ClassVar[bool] = False
+    """Whether steps of real numbers may hold channels of 0 and 1; otherwise such data are
+    rejected, as a density of such a channel has no bound."""
     is_predictor: ClassVar[bool] = False
     """Whether it models the target column given the others."""
     is_unpaired: ClassVar[bool] = False

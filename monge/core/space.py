@@ -50,6 +50,8 @@ class Space(Config):
     """Whether rows differ in length (`Batch.length`); shape[0] is then the largest length."""
     end: int | None = None
     """Tokens: the symbol that ends a sequence; it is scored once."""
+    flags: tuple[int, ...] = ()
+    """Real sequences (T, C): the channels that are 0 or 1 at every step, such as a lifted pen."""
     rate: Annotated[int, Range(0)] = 0
     """Sound: samples per second, of amplitudes on a linear scale; 0 for other data."""
     name: str = ""

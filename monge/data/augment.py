@@ -2,7 +2,8 @@
 
 A motion T of the plane does not change a label, M(T x) = M(x), so a model of a label given images
 moves only the images. A model of an image given images moves all of them together, M(T x) = T M(x)
-(invariance and equivariance: Chen, Dobriban & Lee 2020). Corruptions change inputs, never the
+(invariance and equivariance: Chen, Dobriban & Lee 2020). Targets that are the position of a point
+(data.points) move with the image too. Corruptions change inputs, never the
 event. Without conditions, the model learns the distribution of the changed images. All random
 numbers come from torch's global generator, which the training loop seeds at each step.
 """
@@ -68,8 +69,9 @@ def find(text: str) -> AugmentationSpec:
 class Augment:
     """Random changes of the event and the conditions of a training batch."""
 
-    def __init__(self, names: Sequence[str], space: Space) -> None:
-        self.space = space
+    def __init__(self, names: Sequence[str], space: Space, points: tuple[int, ...] = ()) -> None:
+        """points: the entries of the event that are the position of a point of the image."""
+        self.space, self.points = space, list(points)
         found = [find(name) for name in names if name != NONE]
         self.motions = [spec for spec in found if spec.home is geometry]
         self.corruptions = [spec for spec in found if spec.home is corruption]
@@ -119,7 +121,8 @@ class Augment:
                 "data.augment changes the modelled distribution to that of augmented images; "
                 "held-out images are not augmented",
             )
-        if self.motions and EVENT not in self.images and self.space.kind != "label":
+        still = self.space.dims > len(self.points)  # some target stays where it is
+        if self.motions and EVENT not in self.images and self.space.kind != "label" and still:
             return (f"data.augment assumes that {self.space.name} does not change with images",)
         return ()
 
@@ -127,20 +130,45 @@ class Augment:
         """Sample the changes of n rows of the event and of each condition."""
         if not self:
             return {}
-        theta = self.motion(n) if self.motions else None
-        return {
+        product = self.motion(n) if self.motions else None
+        theta = None
+        if product is not None:
+            size = torch.tensor([*(side / 2 for side in self.sides), 1.0])
+            theta = (product * size / size[:, None])[:, :2]
+        changes = {
             name: self.change(name, field, theta)
             for name, field in (self.images | self.inputs).items()
         }
+        if self.points and product is not None:
+            changes[EVENT] = self.move_points(product)
+        return changes
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Width and height of the images that move."""
+        height, width = next(iter(reversed(self.images.values()))).shape[1:]
+        return width, height
 
     def motion(self, n: int) -> Tensor:
-        """The product of the motions, in coordinates from -1 to 1, (n, 2, 3)."""
-        product = torch.eye(3)
+        """The product of the motions, from new to old pixels, (n, 3, 3) or (1, 3, 3)."""
+        product = torch.eye(3)[None]
         for move in self.motions:
             product = product @ move(n)
-        height, width = next(iter(reversed(self.images.values()))).shape[1:]
-        size = torch.tensor([width / 2, height / 2, 1.0])
-        return (product * size / size[:, None])[:, :2]
+        return product
+
+    def move_points(self, product: Tensor) -> Change:
+        """Positions in the old image, in pixels, become those in the new one."""
+        inverse = torch.linalg.inv(product)
+        centre = (torch.tensor(self.sides) - 1) / 2
+
+        def apply(x: Tensor) -> Tensor:
+            x = x.float().clone()
+            place = x[:, self.points] - centre  # (n, 2)
+            moved = torch.einsum("nij,nj->ni", inverse[:, :2, :2], place) + inverse[:, :2, 2]
+            x[:, self.points] = moved + centre
+            return x
+
+        return apply
 
     def change(self, name: str, space: Space, theta: Tensor | None) -> Change:
         def apply(x: Tensor) -> Tensor:

@@ -364,12 +364,24 @@ class View:
         given = {name: group.space for name, group in self.given.items()}
         self.space = replace(self.event.space, given=given)
         changes = [name for name in source.options.augment if name != NONE] if source else []
-        self.augment = Augment(changes, self.space) if changes else None
+        points = self.point_entries(source.options.points) if source else ()
+        self.augment = Augment(changes, self.space, points) if changes else None
         fewer = source and (source.options.labels or selection.predicted)
         if fewer and (selection.predicted or len(self.labels) == 1):
             self.space = replace(self.space, rows=len(self.index("train")))
         if source and selection.predicted and self.event.single and not self.space.shape:
             self.space = replace(self.space, missing=False)  # rows without it are left out
+
+    def point_entries(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The entries of the event that data.points names."""
+        known = [field.name for field in self.event.fields]
+        lost = next((name for name in names if name not in known), None)
+        if lost is not None:
+            raise UsageError(
+                f"expected two targets in data.points, found {lost!r}, which this run does not "
+                f"predict; give --target {names[0]} --target {names[1]}"
+            )
+        return tuple(known.index(name) for name in names)
 
     @property
     def columns(self) -> tuple[str, ...]:

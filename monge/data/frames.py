@@ -56,8 +56,11 @@ def files_of(data: Any) -> list[str]:
     pieces = list(data.get_fragments())
     plain = all(str(piece.partition_expression) in ("true", "True") for piece in pieces)
     local = all(os.path.isfile(path) for path in files)
-    named = local and plain and all(piece.physical_schema.names == data.schema.names
-                                    for piece in pieces[:1])
+    named = (
+        local
+        and plain
+        and all(piece.physical_schema.names == data.schema.names for piece in pieces[:1])
+    )
     return list(files) if named and sum(map(os.path.getsize, files)) >= LARGE else []
 
 
@@ -71,9 +74,13 @@ def opened(data: Any) -> tuple[Any, Any]:
     """Data with frames of other libraries as pandas frames, and a frame without rows of the
     library and the types of the first: the form of results; None if there is none."""
     if isinstance(data, tuple) and len(data) == 2:
-        (x, form), (y, _) = map(opened, data)
+        (x, form), (y, _) = map(opened_part, data)
         return (x, y), form
-    data = with_times(data)
+    return opened_part(with_times(data))
+
+
+def opened_part(data: Any) -> tuple[Any, Any]:
+    """`opened` of data that are no pair and no series."""
     if is_frame(data) or type(data).__module__.partition(".")[0] == "pandas":
         return data, None
     if files_of(data):
@@ -92,7 +99,8 @@ def opened(data: Any) -> tuple[Any, Any]:
 
 def with_times(data: Any) -> Any:
     """A series of another library, or with times as its index, as a frame with a column of times;
-    anything else as it is."""
+    anything else as it is. A frame of several columns whose index are moments, not periods, stays
+    a table, since rows of many tables have a time."""
     library = type(data).__module__.partition(".")[0]
     if library == "darts":
         data = (getattr(data, "to_dataframe", None) or data.pd_dataframe)()
@@ -102,14 +110,17 @@ def with_times(data: Any) -> Any:
         return data
     import pandas as pd
 
-    index = data.index
+    index, panel = data.index, library in ("darts", "gluonts")
     if index.nlevels == 2 and isinstance(index.levels[1], pd.DatetimeIndex | pd.PeriodIndex):
         wide = data.unstack(0).dropna()  # the time that all series cover
-        names = [[str(part) for part in name[::-1] if part is not None] for name in wide]
-        single = data.ndim == 1 or data.shape[1] == 1
-        wide.columns = pd.Index([name[0] if single else " ".join(name) for name in names])
-        data, index = wide, wide.index
-    if not isinstance(index, pd.DatetimeIndex | pd.PeriodIndex):
+        if data.ndim == 1 or data.shape[1] == 1:
+            names = [str(name) for name in wide.columns.get_level_values(-1)]
+        else:
+            names = [f"{series} {column}" for column, series in wide.columns]
+        wide.columns = pd.Index(names)
+        data, index, panel = wide, wide.index, True
+    series = data.ndim == 1 or panel
+    if not isinstance(index, (pd.DatetimeIndex, pd.PeriodIndex) if series else pd.PeriodIndex):
         return data
     frame = data.to_frame(data.name or "value") if isinstance(data, pd.Series) else data
     name = str(index.name or "time")

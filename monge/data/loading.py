@@ -507,6 +507,10 @@ READERS = (
         lambda source, options: is_folder(source) and folders.is_arrow_dataset(source),
         stored="table",
     ),
+    DataReader(
+        lambda source, options, form: folders.read_arrow_datasets(source, options),
+        lambda source, options: is_folder(source) and folders.has_arrow_datasets(source),
+    ),
     DataReader(read_table_folder, lambda source, options: is_folder(source)),
     # Python objects
     DataReader(

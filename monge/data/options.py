@@ -101,6 +101,10 @@ class Options(Config):
     """Random augmentations of training rows, such as shift2,rotate10,flip (listed by `monge
     data`). Empty: those the model proposes; none: no augmentation."""
 
+    points: tuple[str, ...] = ()
+    """Two targets, the horizontal and the vertical position of a point of the image in pixels from
+    its upper left corner: data.augment moves them with the image."""
+
     @property
     def models_empty(self) -> bool:
         """Whether an empty cell of a table is a value of its own."""
@@ -112,4 +116,9 @@ class Options(Config):
             raise UsageError(
                 f"data.valid={self.valid} and data.test={self.test} leave no training "
                 "rows; make them sum to less than 1"
+            )
+        if len(self.points) not in (0, 2):
+            raise UsageError(
+                f"expected two columns in data.points, horizontal and vertical, found "
+                f"{len(self.points)}; write data.points=x,y"
             )

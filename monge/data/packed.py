@@ -12,7 +12,7 @@ from torch import Tensor
 
 LOWEST = {torch.uint8: 0, torch.int16: -(2**15)}
 """The types whose values are counted, with the smallest value of each."""
-PIECE = 2**22
+PIECE = 2**20
 """Numbers processed at once."""
 FEW_CODES = 2**16
 """Codes of names up to which each is counted in a place of its own."""
@@ -200,7 +200,9 @@ class Statistics(Moments):
 def statistics(x: Any, groups: int) -> Statistics:
     """Statistics of rows x (N, groups * anything), a tensor or what stands for one; NaN counts as
     missing."""
-    found: list[Any] = [LevelMoments(x.dtype) if x.dtype in LOWEST else NumberMoments() for _ in range(groups)]
+    found: list[Any] = [
+        LevelMoments(x.dtype) if x.dtype in LOWEST else NumberMoments() for _ in range(groups)
+    ]
     missing = False
     for rows in some_rows(x):
         missing |= rows.is_floating_point() and bool(rows.isnan().any())
@@ -210,9 +212,7 @@ def statistics(x: Any, groups: int) -> Statistics:
     mean, scale, low, high = (
         tuple(column) for column in zip(*(each.moments for each in found), strict=True)
     )
-    return Statistics(
-        mean=mean, scale=scale, low=low, high=high, rows=len(x), missing=missing
-    )
+    return Statistics(mean=mean, scale=scale, low=low, high=high, rows=len(x), missing=missing)
 
 
 class NumberMoments:

@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ..core.errors import DataError, UsageError
@@ -82,6 +82,42 @@ def cache_root() -> Path:
         return Path(named)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "monge"
+
+
+@dataclass(frozen=True)
+class CachedFolder:
+    """Data in the cache: prepared, or left over by a process that was killed."""
+
+    path: Path
+    bytes: int
+    used: float  # when it was read last, in seconds since 1970
+    source: str  # the first of the files that it was made of
+    whole: bool
+
+
+def cached() -> list[CachedFolder]:
+    """What is in the cache, what was not used for the longest time first."""
+    found = []
+    for path in sorted(cache_root().glob(f"*{SUFFIX}")) + sorted(cache_root().glob(".*.part")):
+        whole = is_prepared(path)
+        about = read_json(path / ABOUT) if whole else None
+        source = about["origin"][0][0] if isinstance(about, dict) else ""
+        used = (path / ABOUT if whole else path).stat().st_mtime
+        found.append(CachedFolder(path, written(path), used, source, whole))
+    return sorted(found, key=lambda each: each.used)
+
+
+def remove(folder: CachedFolder) -> None:
+    """Remove a folder of the cache, unless it is being written."""
+    name = folder.path.name.removeprefix(".").removesuffix(".part")
+    try:
+        with FileLock(lock_of(folder.path.with_name(name)), timeout=0):
+            shutil.rmtree(folder.path)
+    except Timeout:
+        raise DataError(
+            f"expected a folder that is not being written, found {folder.path}; wait until the "
+            "process that prepares it has ended"
+        ) from None
 
 
 def cache_place(inputs: Inputs, options: Options, stored: Mapping[str, Any] | None) -> Path:

@@ -71,9 +71,9 @@ def fit_schema(
     fields = []
     for field, codec in codecs.items():
         column = tensors[field]
-        shaped = isinstance(codec, Array)
-        rows = Chosen(tensors, field, train) if shaped else column[train]
-        space = codec.measure(rows, field)
+        space = codec.measure(
+            Chosen(tensors, field, train) if isinstance(codec, Array) else column[train], field
+        )
         if finds_support(raw, options) and is_number(space) and isinstance(column, Tensor):
             bounds = made.bounds.get(field, (None, None))
             has_zero = not isinstance(codec, Date | Offset)
@@ -191,7 +191,8 @@ def find_support(
 ) -> Space:
     """The space of a column of numbers x (N,), NaN where a cell is empty. `bounds` replace natural
     ones, which exist only if `has_zero`: the code 0 stands for the number 0."""
-    seen = x[~x.isnan()]
+    empty = x.isnan()
+    seen = x[~empty] if bool(empty.any()) else x
     if not len(seen):
         return space
     natural = natural_bounds(seen, space.scale[0]) if has_zero else (None, None)

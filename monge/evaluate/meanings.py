@@ -40,6 +40,19 @@ MEANINGS: dict[str, dict[str, str]] = {
         "ssim": "structural similarity of images, 1 if equal",
         "patch_c2st": "accuracy of a network that distinguishes patches of translations from "
         "those of targets, each beside its source; 0.5 if it cannot",
+        "sharpness": "variance of the Laplacian of sampled images over that of real ones; below 1 "
+        "means blur, above 1 noise",
+    },
+    "codes": {
+        "probe_accuracy": "accuracy of a linear classifier of the label on codes",
+        "mig": "mutual information gap, the mean over factors; 1 if one coordinate has all "
+        "information about a factor and no other any",
+        "mig.*": "mutual information gap of one factor",
+        "dci_disentanglement": "1 if every coordinate of the code predicts one factor only",
+        "dci_completeness": "1 if every factor is predicted from one coordinate only",
+        "dci_informativeness": "accuracy of random forests that predict the factors from the code",
+        "beta_vae_score": "accuracy of telling which factor pairs of rows share from the "
+        "differences of their codes",
     },
     "table": {
         "marginals": "mean total variation of single columns, numbers in 10 bins of training "

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..core.abilities import HasMarginals, HasMean, HasMode
 from ..core.batch import Batch
 from ..core.config import Config
+from ..core.ensemble import EnsembleMode
 from ..core.errors import DataError
 from ..core.metric import Metric, MetricKind
 from ..core.model import Model, device_of
@@ -162,6 +163,22 @@ def prediction_metrics(predictions: Sequence[TargetPrediction]) -> dict[str, Met
         )
         found |= {head + key: score for key, score in scores.items()}
     return found
+
+
+@torch.no_grad()
+def votes(model: Model, batches: Iterable[Batch]) -> dict[str, Metric]:
+    """The accuracy of a majority vote of the members of an ensemble of classifiers, beside that of
+    their mean probabilities."""
+    if not isinstance(model, EnsembleMode) or model.space.shape:
+        return {}
+    if model.space.kind not in ("label", "binary"):
+        return {}
+    right = []
+    for batch in batches:
+        rows = batch.to(device_of(model))
+        known = rows.observed_mask & ~model.space.empty(rows.x)
+        right.append((model.majority(rows.given) == rows.x)[known].cpu())
+    return {"majority_accuracy": mean_of(torch.cat(right), "share")}
 
 
 def of_classes(prediction: TargetPrediction) -> dict[str, Metric]:

@@ -35,7 +35,7 @@ from .likelihood import (
     row_subset,
 )
 from .out_of_bag import out_of_bag
-from .predictions import predict, predicts
+from .predictions import predict, predicts, votes
 from .predictions import prediction_metrics as predictive
 from .privacy import TRAIN_ROWS, privacy_metrics
 from .rejection import Obeys
@@ -48,6 +48,7 @@ from .samples import (
     spread,
     with_references,
 )
+from .sharpness import sharpness
 from .tabular import Coding, cells, columns_of, detection, table_metrics
 from .tstr import targets, tstr_scores
 
@@ -101,7 +102,9 @@ def metric_groups(
     found: Groups = {"likelihood": likelihoods(model, rows, others, seed, known)}
     speed = None
     if predicts(model):
-        found["predictions"] = predictive(predict(model, chunks(rows)))
+        found["predictions"] = predictive(predict(model, chunks(rows))) | votes(
+            model, chunks(rows)
+        )
     elif isinstance(model, CanSample) and not is_forecast(model):
         samples, speed = fidelity(model, rows, others, seed, known)
         found |= samples
@@ -206,6 +209,10 @@ def fidelity(
             )
         )
         samples |= sample_metrics(compared, known.density, seed)
+        if model.space.is_image and min(model.space.shape[1:]) > 2:
+            samples |= with_references(
+                *({"sharpness": sharpness(side, real.x)} for side in (x, train.x))
+            )
         columns = columns_of(feature_map.space, known.columns)
         if min(len(x), len(real), len(train)) >= MIN_TEST_ROWS:
             samples |= feature_distances(known, fake, real, train)

@@ -54,6 +54,7 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
     events = {"real", "binary", "levels", "tokens"}
     loss_per_step = True
     supports_variable_length = True
+    supports_flags = True
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
 
     class Config(Model.Config):
@@ -97,7 +98,8 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
             self.step_head = ColumnHeads(space, config.components, config.levels, width)
         else:
             self.entries = EntryEmbedding(cycle, width)
-            self.step_head = SharedHead(cycle, config.components, config.levels)
+            flags = [place % self.layout.channels in space.flags for place in range(cycle.dims)]
+            self.step_head = SharedHead(cycle, config.components, config.levels, flags)
         self.register_buffer("blank", placeholder_values(cycle), persistent=False)  # (cycle,)
         self.register_buffer("typical", torch.tensor((space.shape or (1,))[0]))
         self.first = nn.Parameter(0.1 * torch.randn(width))

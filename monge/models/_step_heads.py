@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from ..core.space import Space
-from ..prob.distributions import Distribution, GaussianMixture
+from ..prob.distributions import BernoulliDistribution, Distribution, GaussianMixture
 from ..prob.heads import Head, LevelsDistribution
 
 StepMap = Callable[[Tensor], Tensor]
@@ -72,25 +72,39 @@ class StepHead(nn.Module, abc.ABC):
 
 
 class SharedHead(StepHead):
-    """One distribution for all steps; reals are standardised by place."""
+    """One distribution for all steps; reals are standardised by place. A flag among reals is 1
+    with the probability sigmoid(l), l the first of its parameters."""
 
     shift: Tensor  # (cycle,)
     scale: Tensor  # (cycle,)
+    flag: Tensor  # (cycle,)
 
-    def __init__(self, places: Space, components: int, levels: LevelsDistribution) -> None:
-        """places: the places of the cycle as a vector space."""
+    def __init__(
+        self,
+        places: Space,
+        components: int,
+        levels: LevelsDistribution,
+        flags: Sequence[bool] = (),
+    ) -> None:
+        """places: the places of the cycle as a vector space; flags: which of them are 0 or 1."""
         super().__init__()
         self.components, self.levels, self.cycle = components, levels, places.dims
         self.space = step_space(places)
         self.head = Head(self.space, components, levels)
         self.outputs = self.head.width
-        self.homes = [(self.head.distributions()[0], 0)] * self.cycle
+        flags = flags or [False] * self.cycle
+        self.has_flags, self.bernoulli = any(flags), BernoulliDistribution(torch.full((1,), 0.5))
+        own = self.head.distributions()[0]
+        self.homes = [(self.bernoulli if flag else own, 0) for flag in flags]
+        self.register_buffer("flag", torch.tensor(flags), persistent=False)
         self.real = places.kind == "real"  # other kinds are scored in their own units
         for name, value in (
             ("shift", places.spread("mean") if self.real else torch.zeros(1)),
             ("scale", places.spread("scale") if self.real else torch.ones(1)),
         ):
-            self.register_buffer(name, value.expand(self.cycle).clone(), persistent=False)
+            value = value.expand(self.cycle).clone()
+            value[self.flag] = 0.0 if name == "shift" else 1.0
+            self.register_buffer(name, value, persistent=False)
 
     def initial_offset(self) -> Tensor:
         return self.head.initial_params().repeat(self.cycle, 1)  # (cycle, P)
@@ -98,8 +112,13 @@ class SharedHead(StepHead):
     def fit(self, rows: Tensor, exist: Tensor) -> Tensor:
         places = replace(self.space, shape=(self.cycle,))
         head = Head(places, self.components, self.levels).to(rows)
-        head.fit(rows.reshape(-1, self.cycle), exist.reshape(-1, self.cycle))
-        return head.initial_params().reshape(self.cycle, -1)
+        x, seen = rows.reshape(-1, self.cycle), exist.reshape(-1, self.cycle)
+        head.fit(x, seen)
+        found = head.initial_params().reshape(self.cycle, -1)
+        if self.has_flags:
+            share = (x.masked_fill(~seen, 0.0).sum(0) + 0.5) / (seen.sum(0) + 1)
+            found[self.flag, 0] = torch.logit(share)[self.flag].to(found)
+        return found
 
     def parameters_of(self, out: Tensor, offset: Tensor, places: Tensor) -> Tensor:
         whole = places.ndim == 1
@@ -116,7 +135,12 @@ class SharedHead(StepHead):
             return self.head.log_prob(params, x[..., None])[..., 0]
         shift, scale = self.shift[places % self.cycle], self.scale[places % self.cycle]
         y = (x - shift) / scale
-        return self.head.log_prob(params, y[..., None])[..., 0] - scale.log()
+        log_p = self.head.log_prob(params, y[..., None])[..., 0] - scale.log()
+        if not self.has_flags:
+            return log_p
+        return torch.where(
+            self.flag[places % self.cycle], self.bernoulli.log_prob(params, x), log_p
+        )
 
     def noise(self, n: int, steps: int, generator: Generator | None) -> Tensor:
         return self.head.noise(steps * n, generator).reshape(steps, n, 2)
@@ -127,6 +151,8 @@ class SharedHead(StepHead):
     def entry_distribution(self, place: int) -> Distribution:
         if not self.real:
             return self.head.entry_distribution(0)
+        if self.flag[place]:
+            return self.bernoulli
         own = slice(place, place + 1)
         return GaussianMixture(self.components, self.shift[own].clone(), self.scale[own].clone())
 

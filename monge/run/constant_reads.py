@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -83,23 +84,30 @@ class Recorder(TorchFunctionMode):
 
 
 class Replayer(TorchFunctionMode):
-    """Answers reads in the order in which they were recorded."""
+    """Answers reads as they were recorded: those of one line in their order, and again if all were
+    equal, since what is kept between calls is not read twice."""
 
     def __init__(self, recorded: Sequence[Any]) -> None:
         super().__init__()
-        self.answers = iter(recorded)
+        self.answers: dict[Any, list[Any]] = {}
+        for func, place, value in recorded:
+            self.answers.setdefault((func, place), []).append(value)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in READS:
-            read, place, answer = next(self.answers, (None, None, UNKNOWN))
-            if (read, place) == (func, place_of_caller()) and answer is not UNKNOWN:
-                return answer
-        return func(*args, **(kwargs or {}))
+        answer = self.answer(func) if func in READS else UNKNOWN
+        return func(*args, **(kwargs or {})) if answer is UNKNOWN else answer
+
+    def answer(self, func: Any) -> Any:
+        known = self.answers.get((func, place_of_caller(3)), [])
+        if not known or any(value is UNKNOWN for value in known):
+            return UNKNOWN
+        same = all(value == known[0] for value in known)
+        return known[0] if same else known.pop(0)
 
 
-def place_of_caller() -> tuple[str, int]:
+def place_of_caller(depth: int = 2) -> tuple[str, int]:
     """The line that reads, so that no answer is taken for that of another question."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(depth)
     return frame.f_code.co_filename, frame.f_lineno
 
 
@@ -115,5 +123,15 @@ def record(function: Callable[..., Any], *inputs: Tensor) -> list[Any]:
 @contextmanager
 def replayed(recorded: Sequence[Any]) -> Iterator[None]:
     """With the recorded answers to reads from tensors."""
-    with Replayer(recorded):
-        yield
+    replayer, own = Replayer(recorded), FakeTensor.tolist
+
+    def tolist(self: FakeTensor) -> Any:  # the tracer's own, which asks for one number at a time
+        answer = replayer.answer(Tensor.tolist)
+        return own(self) if answer is UNKNOWN else answer
+
+    try:
+        FakeTensor.tolist = tolist  # type: ignore[method-assign]
+        with replayer:
+            yield
+    finally:
+        FakeTensor.tolist = own  # type: ignore[method-assign]

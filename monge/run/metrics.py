@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.abilities import CanEncode, HasLikelihood
 from ..core.metric import Metric
 from ..data.dataset import Dataset, Split
-from ..evaluate.disentangle import mutual_information_gaps
+from ..evaluate.disentangle import beta_vae_score, dci, mutual_information_gaps
 from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.linear_probe import codes, probe
 from ..evaluate.suite import EvaluationContext, Groups, metric_groups
@@ -77,8 +77,8 @@ def probe_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[
 
 
 def factor_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """Mutual information gaps of the factors: the finite fields of the data that the model has not
-    read, if there are several."""
+    """How the codes separate the factors, the finite fields of the data that the model has not
+    read, if there are several: mutual information gaps, DCI and the score of Higgins et al."""
     if not isinstance(run.model, CanEncode) or run.metadata["target"]:
         return {}
     own = run.opened.dataset if run.opened is not None else run.source()
@@ -99,7 +99,10 @@ def factor_metrics(run: Run, what: Any = None, split: str | None = None) -> dict
     if z.ndim != 2 or z.shape[1] < 2:
         return {}
     gaps = mutual_information_gaps(z, factors)
-    return {name if name == "mig" else f"mig.{name}": gap for name, gap in gaps.items()}
+    found = {name if name == "mig" else f"mig.{name}": gap for name, gap in gaps.items()}
+    if any(len(values.unique()) < 2 for values in factors.values()):
+        return found
+    return found | dci(z, factors) | {"beta_vae_score": beta_vae_score(z, factors)}
 
 
 def labelled(run: Run, source: Dataset, split: str) -> tuple[Tensor, Tensor] | None:

@@ -42,13 +42,12 @@ from ..data.codecs.sequence import SequenceCodec
 from ..data.codecs.tokens import Text
 from ..data.codecs.window import Window
 from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
-from ..evaluate.suite import flat
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
 from ..train.distributed import code_digest, join_workers, was_restarted
 from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
-from . import diagnostics, storage
+from . import storage
 from .completion import (
     Completed,
     FillBy,
@@ -57,17 +56,12 @@ from .completion import (
     in_form_of,
     unknown_cells,
 )
-from .export import export
-from .forecast import forecast
 from .latent import code_frame, decoded, encoded, own_rows
-from .metrics import run_metrics
-from .model_card import card
 from .predict import By, beside_inputs, predict, predict_parts, read_table
 from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
 from .session import LossUnit, TrainingSession, follow
 from .setup import resolve_setup
 from .storage import locked
-from .text import reads_files, translate, translate_files
 from .track import check_tracker, tracked
 from .where import (
     ACCEPTANCE_SAMPLES,
@@ -389,6 +383,8 @@ class Run(SavedRun):
 
     def write_card(self, findings: Sequence[Finding] | None = None) -> None:
         """Write the model card, with the findings of the diagnostics if there are any."""
+        from .model_card import card
+
         helpers = {
             field: Run(self.folder / "parts" / field, self.compute).title
             for field, _ in submodels(self.config)
@@ -593,6 +589,8 @@ class Run(SavedRun):
     ) -> Any:
         """Median and central interval of every step after the end of a series, by default the
         run's own, as a frame; with `paths`, the n trajectories instead, one row per step."""
+        from .forecast import forecast
+
         what, form = frames.opened(what)
         found = forecast(self, horizon, what, (*settings, *as_settings(options)), n, seed)
         self.notes = found.notes
@@ -603,6 +601,8 @@ class Run(SavedRun):
         """The most probable translation of a text, or of each of several; search options such as
         beams=10 are keyword arguments or text. A run that maps images or sounds to text takes the
         names of files instead."""
+        from .text import reads_files, translate, translate_files
+
         one = isinstance(texts, str)
         answer = translate_files if reads_files(self) else translate
         found = answer(self, [texts] if one else list(texts), *settings, *as_settings(options))
@@ -689,6 +689,8 @@ class Run(SavedRun):
     def export(self, out: str | Path, what: str | None = None) -> dict[str, Any]:
         """Write a function of the model as .pt2 or .onnx, and return its inputs: what="decode",
         "predict", "score" or, for diffusion, "step"; by default the first that the model has."""
+        from .export import export
+
         return export(self, Path(out), what)
 
     def evaluate(
@@ -696,10 +698,15 @@ class Run(SavedRun):
     ) -> Metrics:
         """Every metric that the model supports on held-out rows; `scored` are the
         log-likelihoods of these rows if they are known."""
+        from ..evaluate.suite import flat
+        from .metrics import run_metrics
+
         return Metrics(flat(run_metrics(self, what, split, scored)))
 
     def diagnose(self) -> list[Finding]:
         """Diagnose the fit once; findings.json and the card store the findings."""
+        from . import diagnostics
+
         found = diagnostics.saved_findings(self.folder, self.result["step"])
         if found is None:
             found = diagnostics.diagnose(

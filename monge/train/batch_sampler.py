@@ -106,9 +106,7 @@ class BatchSequence:
     def shuffled(self, epoch: int) -> EpochOrder:
         """All rows in the order of this epoch."""
         keys = ("epoch", epoch, self.number) if self.number else ("epoch", epoch)
-        return EpochOrder(
-            self.rows, self.batches.size, self.bucket_by_length, (self.seed, *keys)
-        )
+        return EpochOrder(self.rows, self.batches.size, self.bucket_by_length, (self.seed, *keys))
 
 
 class EpochOrder:

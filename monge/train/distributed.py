@@ -164,8 +164,8 @@ class Workers:
 
 ALONE = Workers()
 EARLY_BYTES = 2 * 2**20
-"""Bytes of gradients in a message that is sent before the others are computed. Fewer gradients than
-twice as many go in one message at the end."""
+"""Bytes of gradients in a message that is sent before the others are computed. Gradients of fewer
+than twice as many go in one message at the end."""
 
 
 class GradientMessages:
@@ -212,7 +212,7 @@ class GradientMessages:
         """The sums by parameter (its id), once all have come; a gradient that is None is 0."""
         while self.waiting:
             self.send(self.waiting.pop(0))
-        found = {}
+        found: dict[int, Tensor] = {}
         for params, flat, work in self.sent:
             with naming_lost_workers():
                 work.wait()
@@ -231,12 +231,19 @@ def early_messages(params: Sequence[nn.Parameter], workers: Workers) -> Gradient
     return GradientMessages(params) if workers.size > 1 and size >= 2 * EARLY_BYTES else None
 
 
+CONNECTION_WORDS = ("gloo", "NCCL", "Connection reset", "Connection closed")
+"""Words in what torch raises when a connection to another process has ended."""
+
+
 @contextmanager
-def naming_lost_workers() -> Iterator[None]:
-    """A sentence for what torch raises when another process has ended."""
+def naming_lost_workers(computing: bool = False) -> Iterator[None]:
+    """A sentence for what torch raises when another process has ended. A block that is `computing`
+    between its messages may fail for other reasons, which are not named so."""
     try:
         yield
     except RuntimeError as error:
+        if computing and not any(word in str(error) for word in CONNECTION_WORDS):
+            raise
         raise LostWorkerError(
             "a worker of this fit ended before it was done; "
             "`monge fit --resume RUN` goes on from its last checkpoint, if it wrote one"

@@ -17,7 +17,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,7 @@ class ShardedModel:
 
     def unit_sizes(self, units: Sequence[str], params: Mapping[str, nn.Parameter]) -> int:
         """Weights of the largest unit, or of those that are in none."""
-        sizes = {name: 0 for name in (*units, "")}
+        sizes = dict.fromkeys((*units, ""), 0)
         for name, param in params.items():
             inside = [unit for unit in units if name.startswith(f"{unit}.")]
             sizes[max(inside, key=len, default="")] += param.numel()
@@ -108,11 +108,17 @@ class ShardedModel:
 
     def compute(self, loss: Callable[..., T], *batch: Any) -> T:
         """A loss of the live copy."""
-        with naming_lost_workers(), warnings.catch_warnings():
+        with naming_lost_workers(computing=True), warnings.catch_warnings():
             # no unit returns a view that is changed in place: see `UseProbe`
             warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
             found: T = self.root(lambda: loss(*batch))
             return found
+
+    def backward(self, total: Tensor) -> None:
+        """Compute gradients of the live copy. torch computes none of weights that are cut if the
+        inputs are named, so that those of other updates are computed too, and dropped."""
+        with naming_lost_workers(computing=True):
+            total.backward()
 
     def own(self, params: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """The local parts of parameters of the live copy."""
@@ -193,7 +199,7 @@ class ShardedModel:
         here = everywhere or self.workers.is_first
         whole: dict[int, Tensor] = {}
         buffers = buffer_places(self.live)
-        for name, tensor in state.items():
+        for tensor in state.values():
             if id(tensor) not in whole:
                 whole[id(tensor)] = read_whole(tensor)
             if not here:
@@ -239,7 +245,7 @@ def read_whole(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     with naming_lost_workers(), torch.no_grad():
-        return tensor.detach().full_tensor()
+        return cast(DTensor, tensor.detach()).full_tensor()
 
 
 def local_part(tensor: Tensor) -> Tensor:

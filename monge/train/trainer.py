@@ -34,7 +34,13 @@ from ..core.rng import derive_seed, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import BatchSequence, EpochBatches, RowSource, steps_per_epoch
 from .checkpoint import check_same_names
-from .distributed import ALONE, Workers, early_messages, value_of_grad
+from .distributed import (
+    ALONE,
+    Workers,
+    early_messages,
+    naming_lost_workers,
+    value_of_grad,
+)
 from .optimiser import (
     check_slots,
     flush_denormals,
@@ -627,9 +633,12 @@ class Trainer:
             if share is None:
                 for param in update.params:
                     param.grad = None
-            # torch computes no gradients of weights that are cut if `inputs` are named
-            inputs = None if self.sharded else list(update.params)
-            (total if share is None else share * total).backward(inputs=inputs)
+            part = total if share is None else share * total
+            if self.sharded:
+                self.sharded.backward(part)
+            else:
+                with naming_lost_workers(computing=True):  # gradients are sent meanwhile
+                    part.backward(inputs=list(update.params))
         return losses, total.detach()
 
     def lbfgs_step(

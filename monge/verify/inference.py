@@ -33,6 +33,7 @@ from ..models.latent.ae import AE
 from ..models.latent.mhvae import MHVAE
 from ..models.latent.vae import VAE
 from ..nn.autoregressive.masked_mlp import MaskedMLP
+from ..prob.gradient_estimators import score_function
 from ._density import exact
 from ._helpers import gap, most, normal
 from .framework import Residual, SkipIdentity
@@ -69,8 +70,9 @@ MEAN, SCALE = 0.7, 0.8
 
 
 def estimators() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weights (N,), both slopes at each node along the path of a factorised posterior's sample,
-    those of its log-density, (N, 2) each, and z (N,). Slopes are by mean and scale."""
+    """Weights (N,), and at each node the slopes along the path of a factorised posterior's sample,
+    those of its log-density and those of the score-function estimator, (N, 2) each. Slopes are by
+    mean and scale."""
     noise, weights = hermite()
     posterior = FactorisedPosterior.Config().build(1)
     bent = math.log(SCALE) / MAX_LOG_SCALE  # the log-scale is bounded by a tanh
@@ -79,23 +81,24 @@ def estimators() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with torch.enable_grad():
         h = outputs.repeat(NODES, 1).requires_grad_()
         z, _ = posterior.reparameterise(h, noise[None, :, None])  # (1, N, 1)
-        path, score = (
-            torch.autograd.grad(each.sum(), h)[0] * by_scale
-            for each in (curve(z), posterior.log_prob(h, z.detach()))
+        log_q = posterior.log_prob(h, z.detach())  # (1, N)
+        value = curve(z.detach())[..., 0]
+        path, score, weighed = (
+            torch.autograd.grad(each.sum(), h, retain_graph=True)[0] * by_scale
+            for each in (curve(z), log_q, score_function(value, log_q))
         )
-    return weights, path, score, z[0, :, 0].detach()
+    return weights, path, score, weighed
 
 
 def x8_pathwise_and_score_gradients_are_the_gradient() -> Residual:
     """E grad f(mu + sigma eps) = E f grad log q = grad E f.
 
-    Examines: models.latent._posterior.
+    Examines: models.latent._posterior, prob.gradient_estimators.
 
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4 and
     5."""
-    weights, path, score, z = estimators()
+    weights, path, _, weighed = estimators()
     true = slopes(MEAN, SCALE)
-    weighed = curve(z)[:, None] * score
     return Residual(most(gap(weights @ path, true), gap(weights @ weighed, true)), 1e-9)
 
 
@@ -106,10 +109,9 @@ def x8_the_path_is_quieter_than_the_score() -> Residual:
 
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 3 and
     5."""
-    weights, path, score, z = estimators()
+    weights, path, _, weighed = estimators()
     spread = [
-        weights @ each.square() - (weights @ each).square()
-        for each in (path[:, 0], curve(z) * score[:, 0])
+        weights @ each.square() - (weights @ each).square() for each in (path[:, 0], weighed[:, 0])
     ]
     return Residual(float(spread[0] / spread[1]), 0.5)
 

@@ -33,7 +33,7 @@ sys.exit(found.failure)
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A head without CPUs and a node with one; files of the current folder must not be imported."""
+    """A head without CPUs; files of the current folder must not be imported."""
     from ray.cluster_utils import Cluster
 
     for name in ("queue.py", "monge.py", "sitecustomize.py"):
@@ -75,7 +75,8 @@ def test_a_lost_node_costs_the_progress_since_a_checkpoint(cluster, tmp_path):
 
 
 def test_trials_run_side_by_side_and_survive_a_lost_node(cluster, tmp_path):
-    first, second = cluster.add_node(**NODE), cluster.add_node(**NODE)
+    first = cluster.add_node(**NODE)
+    cluster.add_node(**NODE)
     out = tmp_path / "search"
     words = ["made", "moons", "width=8..32", "--trials", "3", "--budget", "1000steps"]
     words += ["--out", str(out), "--ray", cluster.address]

@@ -2,16 +2,22 @@
 
 import json
 import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
 
-from monge.comparison import tuning
+from monge.comparison import tuning, worker
+from monge.comparison.ray_backend import stop_file
 from monge.comparison.search_space import Dimension, split_settings
 from monge.comparison.tuning import CHECKS, FIRST_WHOLE, JOURNAL, Tuning, tune
 from monge.core.errors import DivergenceError, RunError, UsageError
 from monge.core.metric import Metric
 from monge.run.run import Run, load
+from monge.run.storage import Log
+from monge.train.budget import Budget
 from monge.train.loop import Progress
 
 SMALL = {"budget": "10steps", "threads": 1}
@@ -156,6 +162,66 @@ def test_a_trial_worse_than_the_median_is_stopped(tmp_path):
     assert made.train(bad, study.ask())
     assert bad.seen == 1
     assert good.seen == CHECKS
+
+
+def test_choices_that_need_another_setting_are_left_out(tmp_path):
+    made = Tuning.create("made", "iris", (), "1s", (), (), 0, tmp_path / "search")
+    (order,) = (each for each in made.dimensions if each.name == "order")
+    assert order.choices == ("natural", "snake", "random")
+
+
+class Here:
+    """Runs each trial in this process when it is waited for, two at a time."""
+
+    slots = 2
+
+    def __init__(self, failing=()):
+        self.most, self.failing = 0, failing
+
+    def submit(self, arguments, run):
+        option, folder, number, threads, workers, *settings = arguments
+        assert (option, workers) == ("--trial", "3")
+        return partial(worker.run_trial, Path(folder), int(number), int(threads), settings)
+
+    def wait(self, tasks, seconds):
+        self.most = max(self.most, len(tasks))
+        return [tasks[0]]
+
+    def failure(self, task):
+        return "its machine was lost" if task.args[1] in self.failing else task()
+
+
+def test_trials_in_processes_of_their_own_end_like_others(tmp_path):
+    made = Tuning.create("made", "iris", WORDS, "10steps", (), (), 0, tmp_path / "search")
+    pool = Here(failing=[1])
+    found = list(made.run_trials_apart(3, pool, 1, 3))
+    assert pool.most == 2
+    assert sorted(each.number for each in found) == [0, 1, 2]
+    assert {each.number: each.state for each in found}[1] == "failed"
+    assert load(made.finish().run).result["step"] == 10
+    assert list(made.run_trials_apart(3, pool, 1, 3)) == []
+
+
+def test_the_log_of_a_trial_decides_whether_it_is_asked_to_stop(tmp_path):
+    reported = []
+    trial = SimpleNamespace(
+        number=FIRST_WHOLE,
+        report=lambda value, step: reported.append((step, value)),
+        should_prune=lambda: len(reported) > 3,
+    )
+    active = tuning.ActiveTrial(trial, tmp_path / "trial")
+    (tmp_path / "trial").mkdir()
+    log = Log(tmp_path / "trial" / "log.jsonl")
+    for step, value in ((20, -5.0), (50, -6.0)):
+        held = Metric(value, "nats", "exact").to_dict()
+        log.add(
+            {"step": step, "epoch": 1.0, "seconds": 1.0, "terms": {}, "norms": {}}
+            | {"held_out": held}
+        )
+        active.check(Budget(steps=100))
+    assert reported == [(check, -5.0) for check in range(1, 6)]  # the best so far
+    assert active.stopped
+    assert stop_file(tmp_path / "trial").exists()
 
 
 def test_a_distance_is_minimised():

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,8 +43,8 @@ def test_a_job_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
     roots = [str(Path(monge.__file__).parents[1]), str(tmp_path / "there")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
     subject = Comparison(ComparisonPlan("moons", (), ("made",), "60s"), tmp_path / "none")
-    outcome = subject.run_job("made", 0, 1, cwd=str(tmp_path / "here"))
-    assert "none/compare.json" in outcome.failure  # it reached its own code
+    failure = subject.processes.run(subject.arguments("made", 0, 1, 1), cwd=tmp_path / "here")
+    assert "none/compare.json" in failure  # it reached its own code
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"queue.py", "customised"}
 
 
@@ -62,7 +63,7 @@ def test_stopping_a_comparison_stops_its_jobs(tmp_path, monkeypatch, way):
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(KeyboardInterrupt):
             next(events)
-    assert not subject.running
+    assert not subject.processes.running
     assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text() == "saved"
     assert not (tmp_path / "third").exists()
     assert signal.getsignal(signal.SIGTERM) is before
@@ -146,45 +147,78 @@ class Ray(SimpleNamespace):
 
     def remote(self, function):
         def options(**options):
-            return SimpleNamespace(remote=lambda *arguments: (function, *arguments))
+            self.asked = options
+            return SimpleNamespace(remote=lambda *arguments: partial(function, *arguments))
 
         return SimpleNamespace(options=options)
 
-    def wait(self, waiting, num_returns):
+    def cluster_resources(self):
+        return {"CPU": 4.0, "GPU": float(self.gpus)}
+
+    def wait(self, waiting, num_returns, timeout):
         return waiting[:num_returns], waiting[num_returns:]
 
     def get(self, task):
-        function, *arguments = task
-        if arguments[1] == "lost":
+        if "lost" in task.args[0]:
             raise self.exceptions.RayError("the node died")
-        return function(*arguments)
+        return task()
 
     def cancel(self, task, force):
         pass
 
 
 def test_jobs_run_as_tasks_of_ray(tmp_path, monkeypatch):
-    ray = Ray()
+    ray = Ray(gpus=0)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(
-        Comparison,
-        "run_job",
-        lambda self, model, seed, threads, cwd: Outcome(
-            model, seed, self.run_folder(model, seed), "it failed" if model == "bad" else None
-        ),
-    )
+    monkeypatch.setenv("MONGE_SOMETHING", "known")
+    seen = []
+
+    def run(self, arguments, cwd, environment):
+        seen.append((cwd, environment["MONGE_SOMETHING"]))
+        return "it failed" if "bad" in arguments else None
+
+    monkeypatch.setattr(comparison.FitProcesses, "run", run)
     subject = Comparison.create(
-        ComparisonPlan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path
+        ComparisonPlan("moons", (), ("good", "bad", "lost", "done"), "60s"), tmp_path
     )
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / RESULTS).write_text("")
     monkeypatch.chdir(tmp_path)
-    found = list(ray_backend.run(subject, "auto"))
+    found = {outcome.model: outcome.failure for outcome in ray_backend.run(subject, "auto", 2)}
     assert ray.first == []
     assert Path.cwd() == tmp_path
-    assert [outcome.failure for outcome in found[:2]] == [None, "it failed"]
-    assert "the node died" in found[2].failure
+    assert found["good"] is found["done"] is None
+    assert found["bad"] == "it failed"
+    assert "the node died" in found["lost"]
+    assert seen == [(str(tmp_path), "known")] * 2
     assert ray.options is None
+    assert (ray.asked["num_cpus"], ray.asked["num_gpus"]) == (2, 0)
     with pytest.raises(RunError, match="nowhere"):
         next(ray_backend.run(subject, "nowhere"))
+    with pytest.raises(UsageError, match=r"\b6\b.*\b4\b"):
+        next(ray_backend.run(subject, "auto", 3, 2))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"monge\[ray\]"):
         next(ray_backend.run(subject, "auto"))
+
+
+def test_each_process_of_a_fit_asks_for_a_gpu_where_there_are_any(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", Ray(gpus=3))
+    with ray_backend.Cluster("auto", 1, 2) as cluster:
+        assert (cluster.cpus, cluster.gpus) == (2, 2)
+        assert cluster.slots == 1
+    with pytest.raises(UsageError, match=r"\b4 GPUs"), ray_backend.Cluster("auto", 1, 4):
+        pass
+
+
+def test_a_task_stops_its_fit_when_asked_and_waits_for_one_that_was_left(tmp_path, monkeypatch):
+    (tmp_path / "waiter.py").write_text(WAITER)
+    monkeypatch.setattr(comparison, "COMMAND", (sys.executable, str(tmp_path / "waiter.py")))
+    locked = iter([True, True, False])
+    monkeypatch.setattr(ray_backend.storage, "is_locked", lambda path: next(locked))
+    run = tmp_path / "fit"
+    threading.Timer(0.5, ray_backend.stop_file(run).touch).start()
+    why = ray_backend.run_task([str(tmp_path), "saved"], str(run), str(tmp_path / "no"), {})
+    assert why == "stopped after 3 steps"
+    assert (tmp_path / "saved").read_text() == "saved"
+    assert next(locked, None) is None

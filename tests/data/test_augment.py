@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from monge import data
 from monge.core.errors import UsageError
 from monge.core.model import Defaults
+from monge.core.space import Space
 from monge.data.augment import EVENT, Augment
 from monge.data.augmentations import corruption, geometry
 from monge.registry import find
@@ -211,3 +212,28 @@ def test_conditions_are_named_as_the_event_is_not():
     found = Augment(("shift1",), view().space)
     assert list(found.sample(3)) == ["x"]
     assert EVENT in Augment(("shift1",), data.open("digits").view().space).sample(3)
+
+
+@pytest.mark.parametrize("motions", [["shift3"], ["rotate30"], ["flip"], ["shift3", "rotate20"]])
+def test_points_move_with_the_image(motions):
+    image = Space(kind="real", shape=(1, 21, 31), name="image")
+    space = Space(kind="real", shape=(3,), given={"image": image})
+    torch.manual_seed(0)
+    changes = Augment(motions, space, (2, 0)).sample(6)
+    y, x = torch.meshgrid(torch.arange(21.0), torch.arange(31.0), indexing="ij")
+    spot = (-((x - 18).square() + (y - 12).square()) / 4).exp().expand(6, 1, -1, -1)
+    moved = changes["image"](spot)[:, 0]
+    weight = moved / moved.sum((1, 2), keepdim=True)
+    centre = torch.stack([(weight * place).sum((1, 2)) for place in (x, y)], 1)
+    found = changes[EVENT](torch.tensor([[12.0, 7.0, 18.0]]).repeat(6, 1))
+    torch.testing.assert_close(found[:, [2, 0]], centre, atol=0.03, rtol=0)
+    assert (found[:, 1] == 7).all()
+    assert (found[:, [2, 0]] - torch.tensor([18.0, 12.0])).abs().max() > 1
+
+
+def test_points_are_two_targets():
+    with pytest.raises(UsageError, match=r"\b1\b"):
+        data.open("digits", "points=x")
+    source = data.open("digits", "points=a,b", "augment=shift1")
+    with pytest.raises(UsageError, match="'a'"):
+        source.view(target="label")

@@ -493,3 +493,13 @@ def test_booleans_beside_empty_cells_come_back():
     source = data.open(pd.DataFrame({"m": column, "x": rng.normal(size=60)}))
     cells = source.fields["m"].codec.decode(source.tensors["m"].numpy())
     assert pd.Series(cells).astype("boolean").equals(pd.Series(column))
+
+
+@pytest.mark.parametrize("write", ["${:,.2f}", "{:.1f}%", "{:,.0f}", "{:.2f} kg", "€{:.2f}"])
+def test_numbers_with_signs_are_not_called_identifiers(write):
+    cells = [write.format(1000.5 + 37.31 * row) for row in range(150)]
+    with pytest.raises(DataError, match=r"holds numbers.*data\.drop=price"):
+        data.open(pd.DataFrame({"price": cells, "b": np.arange(150) % 7 / 4}))
+    codes = [f"{row}-{row % 7}x" for row in range(1000, 1150)]
+    with pytest.raises(DataError, match="identifier"):
+        data.open(pd.DataFrame({"price": codes, "b": np.arange(150) % 7 / 4}), "space=plain")

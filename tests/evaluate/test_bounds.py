@@ -20,7 +20,8 @@ from monge.core.model import Model
 from monge.core.rng import keyed_normal, seed_of
 from monge.core.space import Space
 from monge.evaluate.bounds import tightness
-from monge.evaluate.disentangle import mutual_information_gaps
+from monge.evaluate.disentangle import beta_vae_score, dci, mutual_information_gaps
+from monge.evaluate.sharpness import laplacian_variance, sharpness
 
 NOISE = 0.5
 
@@ -119,6 +120,37 @@ def test_the_gap_of_mutual_information_is_known_at_its_ends():
     assert mutual_information_gaps(turned, {"v": v, "w": w})["mig"].value < 0.2
     with pytest.raises(DataError, match=r"\(4000, 1\)"):
         mutual_information_gaps(own[:, :1], {"v": v})
+
+
+def test_scores_of_disentanglement_are_known_at_their_ends():
+    g = torch.Generator().manual_seed(1)
+    v, w, u = torch.randint(0, 4, (3, 2000), generator=g)
+    factors = {"v": v, "w": w, "u": u}
+    own = torch.stack([v, w, u], 1) + 0.1 * torch.rand(2000, 3, generator=g)
+    noise = torch.randn(2000, 3, generator=g)
+    turned = own @ torch.linalg.qr(torch.randn(3, 3, generator=g))[0]
+    apart, mixed, lost = (dci(codes, factors) for codes in (own, turned, noise))
+    for name in ("disentanglement", "completeness"):
+        values = [found[f"dci_{name}"].value for found in (apart, mixed, lost)]
+        assert values[0] > 0.95
+        assert values[0] > values[1] + 0.2
+        assert values[2] < 0.1
+    assert apart["dci_informativeness"].value > 0.99
+    assert abs(lost["dci_informativeness"].value - 0.25) < 0.05
+    assert beta_vae_score(own, factors).value > 0.99
+    assert abs(beta_vae_score(noise, factors).value - 1 / 3) < 0.07
+
+
+def test_sharpness_is_one_for_equal_images_and_falls_with_blur():
+    x = torch.randn(200, 1, 8, 8).cumsum(2)
+    blurred = torch.nn.functional.avg_pool2d(x, 3, 1, 1)
+    assert sharpness(x, x).value == 1
+    assert sharpness(blurred, x).value < 0.5
+    assert sharpness(x + torch.randn_like(x), x).value > 1.3
+    error = sharpness(x[:100], x[100:])
+    assert abs(error.value - 1) < 5 * error.stderr
+    ramp = torch.arange(5.0)[None, None, :, None].square().expand(1, 1, 5, 5)
+    assert float(laplacian_variance(ramp)) == 0  # a Laplacian of 2 everywhere
 
 
 def test_evaluate_prints_the_curve_and_the_evidence(tmp_path, capsys):

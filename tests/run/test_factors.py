@@ -1,4 +1,4 @@
-"""Mutual information gaps of data with known factors."""
+"""Metrics of disentanglement on data with known factors."""
 
 import pytest
 import torch
@@ -26,10 +26,21 @@ def test_gaps_are_one_if_every_factor_has_a_coordinate_and_zero_if_two_share_it(
 
     monkeypatch.setattr("monge.run.metrics.codes", factors)
     found = factor_metrics(fitted, split="train")
-    assert set(found) == {"mig", *(f"mig.{name}" for name in FACTORS)}
+    dci = ("disentanglement", "completeness", "informativeness")
+    assert set(found) == {
+        "mig",
+        *(f"mig.{name}" for name in FACTORS),
+        *(f"dci_{name}" for name in dci),
+        "beta_vae_score",
+    }
     assert found["mig"].value > 0.8
+    assert found["dci_disentanglement"].value > 0.7
+    assert found["dci_completeness"].value > 0.7
+    assert found["beta_vae_score"].value > 0.97
     monkeypatch.setattr("monge.run.metrics.codes", lambda *a: factors(*a).repeat(1, 2))
-    assert factor_metrics(fitted, split="train")["mig"].value == pytest.approx(0)
+    twice = factor_metrics(fitted, split="train")
+    assert twice["mig"].value == pytest.approx(0)
+    assert twice["dci_completeness"].value < found["dci_completeness"].value - 0.1
 
 
 def test_data_without_factors_have_no_gaps(tmp_path):

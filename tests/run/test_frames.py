@@ -197,7 +197,7 @@ def test_times_with_a_zone_and_objects_of_dates(tmp_path):
 
 def test_series_of_other_libraries_are_frames_with_a_column_of_times():
     days = pd.period_range("2024-03-01", periods=5, freq="D")
-    table = pd.DataFrame({"a": np.arange(5.0), "b": 1.0}, index=days)
+    table = pd.DataFrame({"left": np.arange(5.0), "right": 1.0}, index=days)
     plain = table.reset_index(drop=True)
     plain.insert(0, "time", days.to_timestamp())
 
@@ -209,15 +209,23 @@ def test_series_of_other_libraries_are_frames_with_a_column_of_times():
 
     TimeSeries.__module__ = "darts.timeseries"
     entries = [
-        {"item_id": "a", "start": days[0], "target": np.arange(5.0)},
-        {"item_id": "b", "start": days[0] - 2, "target": np.ones(8)},
+        {"item_id": "left", "start": days[0], "target": np.arange(5.0)},
+        {"item_id": "right", "start": days[0] - 2, "target": np.ones(8)},
     ]
-    panel = pd.concat({"a": table["a"], "b": table["b"]})  # (instance, time), as sktime has it
-    for given in (table, table.set_axis(days.to_timestamp()), TimeSeries(), entries, panel):
+    panel = pd.concat(
+        {"left": table["left"], "right": table["right"]}
+    )  # (instance, time), as sktime has it
+    for given in (table, TimeSeries(), entries, panel):
         found = opened(given)[0]
         pd.testing.assert_frame_equal(found, plain, check_names=False, check_freq=False)
-    assert list(opened(table["a"])[0]) == ["time", "a"]
-    assert opened(plain)[0] is plain
+    assert list(opened(table["left"])[0]) == ["time", "left"]
+    both = pd.concat({"shop": table})
+    assert list(opened(both)[0]) == ["time", "shop left", "shop right"]
+    assert list(opened(table["left"].set_axis(days.to_timestamp()))[0]) == ["time", "left"]
+    moments = table.set_axis(days.to_timestamp())  # rows of a table may have a time
+    assert all(opened(given)[0] is given for given in (plain, moments))
+    pair = (table, table["left"])
+    assert all(a is b for a, b in zip(opened(pair)[0], pair, strict=True))
     with pytest.raises(DataError, match="entry 0"):
         opened([{"start": "2024-03-01", "target": np.ones(3)}])
 

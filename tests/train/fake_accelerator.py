@@ -3,7 +3,7 @@ shapes, types and devices, and raises where a tensor of the processor meets one 
 
     python fake_accelerator.py SUBJECT...
 
-prints a line of JSON: for each subject "same device", or the branch on values that it cannot follow.
+prints a line of JSON: for each subject "same device", or the branch that it cannot follow.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -85,6 +86,8 @@ class Steps(SequenceCodec):
     """Sequences of numbers, from arrays."""
 
     tag = "codec/sequence"
+    flags: tuple[int, ...] = ()
+    """Channels of real steps that are 0 or 1 in all rows, beside others that are not."""
 
     @classmethod
     def fit(cls, values: np.ndarray, at: Locator) -> Steps:
@@ -110,7 +113,11 @@ class Steps(SequenceCodec):
             longest=longest,
             varies=varies,
             dtype=str(dtype),
+            flags=find_flags(values) if kind == "real" else (),
         )
+
+    def measure(self, x: Ragged, name: str) -> Space:
+        return replace(super().measure(x, name), flags=self.flags)
 
     def encode(self, values: np.ndarray, at: Locator) -> Ragged:
         owner = np.repeat(np.arange(len(values)), [len(row) for row in values])
@@ -121,6 +128,9 @@ class Steps(SequenceCodec):
     def keep(self, x: Ragged, steps: np.ndarray, at: Locator) -> Ragged:
         """Steps in the smallest type of their kind."""
         if self.kind == "real":
+            for channel in self.flags:
+                flag = steps[:, channel]
+                refuse((flag != 0) & (flag != 1), flag, at, "is not 0 or 1")
             return x
         refuse(steps != np.rint(steps), steps, at, "has a fraction where whole numbers belong")
         if self.kind == "counts":
@@ -139,11 +149,22 @@ class Steps(SequenceCodec):
         if self.kind == "binary":
             return (x > 0.5).astype(dtype)
         if dtype.kind not in "iu":
-            return x.astype(dtype)
+            x = x.astype(dtype)
+            x[..., list(self.flags)] = x[..., list(self.flags)] > 0.5
+            return x
         return whole_numbers(np.clip(x, 0, self.size - 1) if self.size else x, dtype)
 
     def describe(self, rows: Ragged) -> str:
         return f"{spread(rows.length)} steps"
+
+
+def find_flags(rows: Iterable[np.ndarray]) -> tuple[int, ...]:
+    """The channels of rows (T, C) that are 0 or 1 and take both values; none if all are."""
+    steps = np.concatenate(list(rows))
+    if steps.ndim != 2:
+        return ()
+    binary = [bool(((c == 0) | (c == 1)).all() and c.min() < c.max()) for c in steps.T]
+    return () if all(binary) else tuple(i for i, flag in enumerate(binary) if flag)
 
 
 def lengths(rows: Iterable[Any]) -> tuple[int, bool]:

@@ -97,6 +97,20 @@ def files_of_dataset(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.arrow"))
 
 
+def has_arrow_datasets(folder: Path) -> bool:
+    """Whether each split is a folder as the library `datasets` saves it."""
+    return (folder / "dataset_dict.json").is_file() and bool(split_folders(folder))
+
+
+def read_arrow_datasets(folder: Path, options: Options) -> RawData:
+    name = name_of(folder)
+    return by_split(
+        split_folders(folder),
+        name,
+        lambda paths: tables.read_files(files_of_dataset(paths[0]), name, options),
+    )
+
+
 def has_sounds(folder: Path) -> bool:
     return bool(audio.find(folder)) or any(map(audio.find, split_folders(folder)))
 

@@ -219,9 +219,7 @@ def blocks(
         for split in SPLITS
         if split in given.values()
     }
-    sizes = {
-        split: sum(found[path].length for path in paths) for split, paths in groups.items()
-    }
+    sizes = {split: sum(found[path].length for path in paths) for split, paths in groups.items()}
     cut = (
         [(number, split, 0, size) for number, (split, size) in enumerate(sizes.items())]
         if form.texts

@@ -48,9 +48,7 @@ def read(folder: Path, form: ReadFormat) -> RawData:
     ]
     codecs = {name: raw.codecs["image"] for name, raw in zip(SIDES, raws, strict=True)}
     same_sides(codecs, folder)
-    values = {
-        name: raw.values["image"] for name, raw in zip(SIDES, raws, strict=True)
-    }
+    values = {name: raw.values["image"] for name, raw in zip(SIDES, raws, strict=True)}
     return replace(from_arrays(values, folder.resolve().name), codecs=codecs)
 
 

@@ -76,6 +76,10 @@ class StoredSteps:
     def __len__(self) -> int:
         return len(self.length)
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.kind)
+
 
 class Chain:
     """Arrays of the same type, one after another, of which slices are read."""

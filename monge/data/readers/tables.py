@@ -8,6 +8,7 @@ repeat.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date as date_type
@@ -62,6 +63,14 @@ WRAPS = 2**63
 """Whole numbers from this on are categories, as they exceed int64."""
 MOSTLY = 0.9
 """Share of cells that are numbers from which text among them is taken for a mistake."""
+
+
+SIGNED_NUMBER = re.compile(
+    r"[^\w\s.,+-]?\s?[-+]?\d{1,3}(?:[,.' ]?\d{3})*(?:[.,]\d+)?(?:\s?[^\w\s.,+-]|\s[^\W\d_]{1,3})?"
+)
+"""A number with a currency, a percent sign, a unit, or separators of thousands: $1,200, 12 kg."""
+MOSTLY = 0.9
+"""Share of the different cells of a column that are such numbers."""
 
 
 class Unfit(DataError):
@@ -462,6 +471,14 @@ def fit_names(column: Cells, found: np.ndarray, name: str, blank: bool) -> Categ
     codec = Categorical.fit(found, str(column.dtype), blank)
     is_full = bool((distinct(found)[1] >= 0).all())
     if len(codec.names) > max(100, len(found) / 2):
+        if signed := [each for each in codec.names if SIGNED_NUMBER.fullmatch(each)]:
+            shown = next((each for each in signed if not each.isdigit()), signed[0])
+            if len(signed) >= MOSTLY * len(codec.names):
+                raise Unfit.drop(
+                    name,
+                    f"holds numbers such as {shown!r}, which are text for their signs, units or "
+                    "separators (write digits and a decimal point alone)",
+                )
         raise Unfit.drop(
             name,
             f"has {len(codec.names)} different values in {len(found)} rows, like an identifier",

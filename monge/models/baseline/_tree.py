@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from ...core.config import Config as BaseConfig
 from ...core.space import Space
 from ...prob.bins import EntryCodes, finite_log
+from ...prob.graphical import BayesianNetwork, Node
 from ._base import FlatRows
 
 MAX_CODES = 4096
@@ -99,6 +100,15 @@ class TreeOfCodes(nn.Module):
         for i in self.order.tolist():
             size = int(self.codes.sizes[max(parent[i], 0)])
             yield i, parent[i], self.place(i), self.log_p[self.place(i), :size]
+
+    def network(self) -> BayesianNetwork:
+        """The tree of codes as a directed graphical model, whose nodes are x0, x1, ..."""
+        nodes = {}
+        for i, above, _, table in self.edges():
+            p = table.double().exp()  # (C_i, C_parent)
+            p = p / p.sum(0)
+            nodes[f"x{i}"] = Node(p[:, 0]) if above < 0 else Node(p.T.contiguous(), [f"x{above}"])
+        return BayesianNetwork(nodes)
 
     def collect(self, code: Tensor, seen: Tensor, present: bool) -> tuple[Tensor, Tensor]:
         r"""Messages to the root: log-beliefs of each code (B, C), and log P of the observed.

@@ -4,7 +4,9 @@ A step is a scaling, an invertible 1x1 convolution and an affine coupling with a
 network; with an image condition it starts with an affine injector, $h \leftarrow (h - t(c)) e^{-
 s(c)}$ at every pixel (Lugmayr et al. 2020). A level squeezes squares of four pixels into channels,
 takes K steps and lets half of the channels leave as code with the prior $N(\mu(h), \sigma(h)^2)$,
-h being the other half.
+h being the other half. Couplings whose halves are the colours of a chess-board may stand before
+the squeeze (Dinh, Sohl-Dickstein & Bengio 2017); they also mix an image of odd sides with its last
+row or column, which leaves as code so that the rest can be squeezed.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from torch import Tensor, nn
 
 from ...core.space import Space
 from ...prob.bijections.base import Bijection, Compose, Inverse
-from ...prob.bijections.coupling import ConditionalBijection, CouplingBijection
+from ...prob.bijections.coupling import (
+    CheckerboardCoupling,
+    ConditionalBijection,
+    CouplingBijection,
+)
 from ...prob.bijections.elementwise import ActNorm
 from ...prob.bijections.linear import LULinear, Reshape, Squeeze
-from ...prob.bijections.multiscale import ImageShape, MultiScale
+from ...prob.bijections.multiscale import EvenPart, ImageShape, MultiScale
 from ...prob.bijections.univariate import AffineMap
 
 
@@ -111,12 +117,38 @@ class GlowSteps:
     view: ImageShape | None = None  # shape of the image it starts with
     injects: bool = False
     kernel_size: int = 3  # of convolutions of that image
+    checkerboard: int = 0  # couplings of a chess-board at the start of a level
 
     def level(self, shape: ImageShape, squeezed: bool, last: bool) -> Bijection:
         """The map from both halves of the channels to the input of the level."""
         leaving = [] if last else [self.coupling(shape[0])]
         steps = [part for number in range(self.count) for part in self.step(shape, number)]
-        return Compose([*leaving, *steps, *([Squeeze()] if squeezed else [])])
+        before = (shape[0] // 4, 2 * shape[1], 2 * shape[2]) if squeezed else shape
+        board = self.board(before, self.checkerboard)
+        return Compose([*leaving, *steps, *([Squeeze()] if squeezed else []), *board])
+
+    def board(self, shape: ImageShape, count: int) -> list[Bijection]:
+        """Couplings of a chess-board, in the order from code to image."""
+        warp = AffineMap()
+        return [
+            part
+            for number in range(count)
+            for part in (
+                CheckerboardCoupling(
+                    CouplingConvNet(
+                        shape[0],
+                        self.width,
+                        shape[0] * warp.count,
+                        self.context,
+                        self.view if self.view and divides(shape, self.view) else None,
+                        kernel_size=self.kernel_size,
+                    ),
+                    warp,
+                    bool(number % 2),
+                ),
+                ActNorm(shape[0]),
+            )
+        ]
 
     def step(self, shape: ImageShape, number: int) -> list[Bijection]:
         """The parts of one step, in the order from code to image."""
@@ -158,13 +190,32 @@ class GlowSteps:
         return MultiScale(levels, shapes)
 
     def flat(self, shape: ImageShape, count: int) -> Bijection:
-        """Codes (B, D) to flattened images."""
-        return Compose([self.levels(shape, count), Inverse(Reshape(shape))])
+        """Codes (B, D) to flattened images, whose sides may be odd."""
+        if shape[1:] == (1, 1) or not (shape[1] % 2 or shape[2] % 2):
+            return Compose([self.levels(shape, count), Inverse(Reshape(shape))])
+        even = even_part(shape)
+        inside = EvenPart(self.levels(even, count), shape) if min(even[1:]) else Reshape(shape)
+        board = self.board(shape, max(self.checkerboard, MIN_ODD_COUPLINGS))
+        return Compose([inside, *board, Inverse(Reshape(shape))])
 
 
 def image_shape(space: Space) -> ImageShape:
     """(C, H, W); other events are one pixel."""
     return space.shape if space.is_image else (space.dims, 1, 1)  # type: ignore[return-value]
+
+
+def even_part(shape: ImageShape) -> ImageShape:
+    """The shape without the last row or column where their number is odd."""
+    return (shape[0], shape[1] - shape[1] % 2, shape[2] - shape[2] % 2)
+
+
+def divides(shape: ImageShape, view: ImageShape) -> bool:
+    """Whether an image of the context can be downscaled to this size."""
+    return view[1] % shape[1] == 0 and view[2] % shape[2] == 0
+
+
+MIN_ODD_COUPLINGS = 4
+"""Couplings of a chess-board that mix an image of odd sides with its last row or column."""
 
 
 def count_halvings(shape: ImageShape) -> int:

@@ -24,7 +24,7 @@ from ...prob.bijections.base import Bijection
 from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import CompletableFlow
-from ._image import GlowSteps, count_halvings, image_shape
+from ._image import GlowSteps, count_halvings, even_part, image_shape
 
 LARGE_IMAGE_PIXELS = 256
 """Entries above which the default network is larger."""
@@ -45,11 +45,15 @@ class Glow(CompletableFlow):
         """Steps per level."""
         width: Annotated[int, Range(1)] = 64
         """Channels of the hidden layers of a coupling."""
+        checkerboard: Annotated[int, Range(0, MAX_LAYERS)] = 0
+        """Couplings of alternating colours of a chess-board before each level is squeezed, three
+        in RealNVP; images of odd sides have four at least, at full size."""
 
     config: Config
 
     def build_layers(self, context: int) -> Bijection:
-        steps = GlowSteps(self.config.steps, self.config.width, context)
+        config = self.config
+        steps = GlowSteps(config.steps, config.width, context, checkerboard=config.checkerboard)
         return steps.flat(image_shape(self.space), level_count(self.space, self.config.levels))
 
     def loss(self, batch: Batch) -> Losses:
@@ -72,16 +76,10 @@ class Glow(CompletableFlow):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        _, rows, columns = image_shape(space)
         if space.dims < 2:
             return (
                 "expected events of two entries or more, which a coupling splits, found one; "
                 "use maf, or mixture"
-            )
-        if (rows, columns) != (1, 1) and (rows % 2 or columns % 2):
-            return (
-                f"expected images of even height and width, found {rows}x{columns}; pad or "
-                f"crop them to sizes such as {rows + rows % 2}x{columns + columns % 2}"
             )
         return None
 
@@ -113,7 +111,8 @@ def level_count(space: Space, wanted: int) -> int:
     shape = image_shape(space)
     if shape[1:] == (1, 1):
         return 1
-    possible = count_halvings(shape)
+    shape = even_part(shape)
+    possible = count_halvings(shape) if min(shape[1:]) else 0
     if wanted > possible:
         raise UsageError(
             f"expected at most {possible} levels, as images of "

@@ -58,6 +58,39 @@ class CouplingBijection(Bijection):
         return torch.cat([moved, stays] if self.flip else [stays, moved], 1)
 
 
+class CheckerboardCoupling(Bijection):
+    """Transforms the pixels of one colour of a chess-board, all channels alike, by a univariate
+    map with parameters from those of the other colour (Dinh, Sohl-Dickstein & Bengio 2017); images
+    may have any size.
+
+    net: (the image (B, C, H, W) with the transformed pixels 0, the context) to (B, C x count, H,
+    W).
+    """
+
+    def __init__(self, net: nn.Module, warp: UnivariateMap, odd: bool = False) -> None:
+        super().__init__()
+        self.net, self.warp, self.odd = net, warp, odd
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        moves = self.moving(z)
+        x, log_slope = self.warp(self.params(z, moves, context), z)
+        return torch.where(moves, x, z), sum_log_det(torch.where(moves, log_slope, 0.0))
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        moves = self.moving(x)
+        z, log_slope = self.warp.inverse(self.params(x, moves, context), x)
+        return torch.where(moves, z, x), sum_log_det(torch.where(moves, log_slope, 0.0))
+
+    def moving(self, x: Tensor) -> Tensor:
+        """Which pixels are transformed, (H, W)."""
+        rows, columns = (torch.arange(side, device=x.device) for side in x.shape[2:])
+        return (rows[:, None] + columns) % 2 == int(self.odd)
+
+    def params(self, x: Tensor, moves: Tensor, context: Tensor | None) -> Tensor:
+        stays = F.hardtanh(torch.where(moves, 0.0, x), -MAX_NET_INPUT, MAX_NET_INPUT)
+        return entry_params(self.net(stays, context), self.warp.count)
+
+
 class ConditionalBijection(Bijection):
     """Transforms every entry by a univariate map with parameters from the context: N(0, I) becomes
     N(mu(c), sigma(c)^2) if the map is affine."""

@@ -48,7 +48,9 @@ class SquareDetails(Bijection):
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         squares = F.pixel_unshuffle(x, self.factor).unflatten(1, (-1, self.factor**2))
-        parts = torch.einsum("ji,bcihw->bcjhw", self.haar.to(squares), squares)  # (B, C, k^2, h, w)
+        parts = torch.einsum(
+            "ji,bcihw->bcjhw", self.haar.to(squares), squares
+        )  # (B, C, k^2, h, w)
         above = parts[:, :, 0] / self.factor - self.lowest(context)
         if self.bounded:
             v = torch.logit(above / self.length, 10 * torch.finfo(x.dtype).eps)

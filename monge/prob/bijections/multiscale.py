@@ -14,6 +14,43 @@ from .base import Bijection, Mapped, zero_log_det
 ImageShape = tuple[int, int, int]
 
 
+class EvenPart(Bijection):
+    """An image whose last row, if there is an odd number of them, and last column become code, the
+    rest being mapped by `inside`. z is (B, D): the code of the rest, then the border."""
+
+    def __init__(self, inside: Bijection, shape: ImageShape) -> None:
+        super().__init__()
+        self.inside, self.shape = inside, shape
+        self.even = tuple(side - side % 2 for side in shape[1:])
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        height, width = self.even
+        channels, *sides = self.shape
+        code, right, below = z.split(self.sizes, 1)
+        x, log_det = self.inside(code, context)
+        x = torch.cat([x, right.reshape(len(z), channels, height, sides[1] - width)], 3)
+        below = below.reshape(len(z), channels, sides[0] - height, sides[1])
+        return torch.cat([x, below], 2), log_det
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        height, width = self.even
+        z, log_det = self.inside.inverse(x[:, :, :height, :width], context)
+        border = x[:, :, :height, width:], x[:, :, height:]
+        return torch.cat([z, *(part.flatten(1) for part in border)], 1), log_det
+
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
+        height, width = self.even
+        self.inside.initialise_from_data(x[:, :, :height, :width], context)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Entries of the rest, of the last column and of the last row."""
+        (channels, *sides), (height, width) = self.shape, self.even
+        inside, column = height * width, height * (sides[1] - width)
+        whole = sides[0] * sides[1]
+        return [channels * count for count in (inside, column, whole - inside - column)]
+
+
 class MultiScale(Bijection):
     """Levels, the finest first; after each but the last, the second half of the channels becomes
     code and the first half continues to the next level.
