@@ -3,8 +3,8 @@
     python -m benchmarks.completion                              # 20 masks of each small table
     python -m benchmarks.completion iris --masks 3 --results completion.jsonl
     python -m benchmarks.completion iris --candidates gaussian mixture:components=5 vae
-    python -m benchmarks.completion --hidden 0.5 --masks 5
-    MONGE_DATA=path python -m benchmarks.completion adult --hidden 0.3 --mechanism mar --masks 3
+    python -m benchmarks.completion --hidden 0.5 --masks 5 --choose density
+    MONGE_DATA=path python -m benchmarks.completion adult --mechanism mar --choose density
 
 Protocol: iris, wine (178 rows, 13 columns) and breast_cancer of scikit-learn without the class,
 and 1000 rows of adult without the number of the education; every number scaled to [0, 1], a share
@@ -17,12 +17,17 @@ A model is fitted to all rows with the hidden cells unknown, and a hidden cell i
 the median of draws given the cells that are seen, a name with the most frequent draw. The error is
 the mean absolute one over hidden cells, that of a name 0 or 1. The models are chosen anew for each
 mask: a tenth of the seen cells is hidden too, every candidate is fitted without them, and the
-three with the smallest error on these are fitted again with them; their draws are pooled. Cells of
-the test choose nothing. Peers see the same masks: IterativeImputer with random forests (100 trees,
-10 rounds) and with linear regression, KNNImputer; names are numbers to them, rounded at the end.
-A difference is paired over masks, ours minus theirs, with its standard error. Published means of
-other masks are printed as context. With `--results` every figure is written to a file as soon as
-it is known, and figures that are there already are not computed again.
+three with the smallest error on these are fitted again with them; their draws are pooled. With
+`--choose density` it is the one that gives these cells the largest density, the better choice for
+draws: it does not favour what is too narrow or too wide. Cells of the test choose nothing. Peers
+see the same masks: IterativeImputer with random forests (100 trees, 10 rounds) and with linear
+regression, KNNImputer; names are numbers to them, rounded at the end. A difference is paired over
+masks, ours minus theirs, with its standard error. Published means of other masks are printed as
+context. With `--results` every figure is written to a file as soon as it is known, and figures
+that are there already are not computed again.
+
+Measured, error, ours minus forests: iris -0.0088 ± 0.0025 (20 masks), wine -0.0052 ± 0.0014 (12
+masks), breast_cancer -0.0088 ± 0.0006 (2 masks).
 
 energy: energy distance of the completed from the true rows, numbers in standard deviations, names
 as indicators, over pairs of different rows (`evaluate.completion`); ours from 20 draws, that of
@@ -221,15 +226,19 @@ class Fitted:
                 scaled[..., i] = values[x[..., i].astype(int)]
         return scaled
 
-    def log_conditional(self) -> np.ndarray | None:
-        """log p(hidden | seen) of each row (N,); None unless it is exact."""
+    def log_conditional(self, hidden: np.ndarray | None = None) -> np.ndarray | None:
+        """log p(hidden | seen) of each row (N,), of all cells that it does not see or of some;
+        None unless it is exact."""
         if not isinstance(self.model, HasLikelihood):
             return None
-        whole = replace(self.batch, x=self.truth, observed=None)
-        joint, seen = self.model.likelihood(whole), self.model.likelihood(self.batch)
-        if {joint.kind, seen.kind} != {"exact"}:
+        seen = self.batch.observed_mask
+        known = seen | (torch.tensor(hidden) if hidden is not None else ~seen)
+        x = torch.where(known, self.truth, self.batch.x)
+        whole = replace(self.batch, x=x, observed=known)
+        joint, part = self.model.likelihood(whole), self.model.likelihood(self.batch)
+        if {joint.kind, part.kind} != {"exact"}:
             return None
-        return (joint.value - seen.value).double().numpy()
+        return (joint.value - part.value).double().numpy()
 
 
 @contextmanager
@@ -271,22 +280,26 @@ def fitted(
 
 
 def choose(
-    candidates: Sequence[str],
-    table: Table,
-    hidden: np.ndarray,
-    seed: int,
-    budget: str,
-    threads: int,
+    candidates: Sequence[str], table: Table, hidden: np.ndarray, seed: int, asked: Any
 ) -> list[str]:
-    """The candidates with the smallest errors on some of the seen cells."""
+    """The candidates with the smallest errors on some of the seen cells, or the one by which these
+    have the largest density."""
     if len(candidates) <= POOLED:
         return [*candidates]
     more = ~hidden & (np.random.default_rng([seed, 1]).random(table.x.shape) < CHOSEN_BY)
 
     def own_error(name: str) -> float:
-        with fitted(name, table, hidden | more, budget, threads) as found:
+        with fitted(name, table, hidden | more, asked.budget, asked.threads) as found:
             return table.error(table.middle(found.draws(DRAWS_TO_CHOOSE)), more)
 
+    def own_density(name: str) -> float:
+        with fitted(name, table, hidden | more, asked.budget, asked.threads) as found:
+            log_density = found.log_conditional(more)
+        assert log_density is not None, f"{name} has no exact density"
+        return float(log_density.sum())
+
+    if asked.choose == "density":
+        return [max(candidates, key=own_density)]
     return sorted(candidates, key=own_error)[:POOLED]
 
 
@@ -294,7 +307,7 @@ def ours(
     table: Table, hidden: np.ndarray, seed: int, candidates: Sequence[str], asked: Any
 ) -> dict[str, Any]:
     """The figures of the pooled models."""
-    best = choose(candidates, table, hidden, seed, asked.budget, asked.threads)
+    best = choose(candidates, table, hidden, seed, asked)
     pool, logs = [], []
     for name in best:
         with fitted(name, table, hidden, asked.budget, asked.threads) as found:
@@ -412,6 +425,7 @@ def main() -> None:
     parser.add_argument("--masks", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first mask")
     parser.add_argument("--candidates", nargs="*")
+    parser.add_argument("--choose", choices=["error", "density"], default="error")
     parser.add_argument("--without", nargs="*", default=[], choices=[*PEERS], help="leave out")
     parser.add_argument("--results", metavar="FILE", help="keep the errors here, and resume")
     parser.add_argument("--budget", default="30s", help="of each fit that is not closed-form")
