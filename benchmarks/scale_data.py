@@ -6,9 +6,9 @@
 A mixed table is generated. Each measurement runs in a process of its own; time is wall time and
 processor time, memory the peak of the process (mapped pages of files included). Preparing is
 compared with pyarrow reading the same csv and writing it again; an epoch of made with one on the
-same table in memory, per step. Pictures of 32x32 are prepared from as many files as there are rows,
-at most 100 000, and the second pass over their batches is compared with the same in memory. Each
-line ends with its goal. Processor time includes that of worker processes. Needs pyarrow.
+same table in memory, per step. Pictures of 32x32 are prepared from as many files as there are
+rows, at most 100 000, and the second pass over their batches is compared with the same in memory.
+Each line ends with its goal. Processor time includes that of worker processes. Needs pyarrow.
 """
 
 from __future__ import annotations
