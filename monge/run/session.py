@@ -213,14 +213,14 @@ class TrainingSession:
 
     def write(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Write a file of the run; all processes do it together if weights are cut over them."""
-        path = self.folder / name
+        place = self.folder / name
         if self.trainer.sharded is None:
-            checkpoint.save(path, tensors, about)
+            checkpoint.save(place, tensors, about)
             return
         from ..train.sharding import read_whole
 
         with self.workers.together():
-            checkpoint.save_in_turn(path, tensors, about, read_whole, self.workers.is_first)
+            checkpoint.save_in_turn(place, tensors, about, read_whole, self.workers.is_first)
 
     def save_best(self, stopped: str) -> None:
         """Save the best weights. Weights that no regular evaluation has scored are scored once
@@ -360,7 +360,9 @@ def step_noun(run: Run) -> str:
 def mean_steps(run: Run) -> float:
     """The mean number of steps of the held-out rows."""
     lengths = run.split(None, "valid").lengths
-    return run.space.shape[0] if lengths is None else float(lengths[:, 0].double().mean())
+    if lengths is not None:
+        return float(lengths[:, 0].double().mean())
+    return run.space.shape[0] if run.space.shape else 1.0
 
 
 def is_interactive() -> bool:

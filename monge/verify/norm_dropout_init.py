@@ -308,7 +308,7 @@ def x30_built_networks_keep_the_variance() -> Residual:
     Left out are saturating functions, whose gain is 1 by convention, and 40 plain layers of silu
     and gelu, in which rows of smaller norm fade whatever the weights.
 
-    Examines: nn.layers.init, nn.mlp, nn.autoregressive.masked_mlp.
+    Examines: nn.mlp, nn.autoregressive.masked_mlp.
 
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2; Mishkin & Matas 2016, All you
     need is a good init."""

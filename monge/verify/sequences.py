@@ -231,7 +231,7 @@ def x110_scores_and_context() -> Residual:
 
 
 def x110_scores_are_their_formulas() -> Residual:
-    """Dot q.k / sqrt(d) or q.k, bilinear q'Wk, additive v'tanh(Wq + Uk), pair by pair.
+    """Scores q.k / sqrt(d), q.k, q'Wk and v'tanh(Wq + Uk), pair by pair.
 
     A bilinear score with W = I is the dot product that is not scaled.
 

@@ -51,7 +51,7 @@ class Broken(Model, HasLikelihood):
 def in_process(monkeypatch):
     """Jobs run in this process, one after the other."""
 
-    def run_job(self, model, seed, threads, on_start=lambda _: None):
+    def run_job(self, model, seed, threads, workers=1, on_start=lambda _: None):
         run, out = self.run_folder(model, seed), io.StringIO()
         try:
             if not (run / RESULTS).exists():
@@ -151,7 +151,7 @@ def check_page(text: str, *parts: str) -> None:
 
 
 def test_python_compares_a_frame_and_gets_every_event(tmp_path, monkeypatch):
-    def run_job(self, model, seed, threads, on_start):
+    def run_job(self, model, seed, threads, workers, on_start):
         on_start(JobStarted(model, seed, {}))
         return saved_outcome(self.folder, model, 0.1, None, seed)
 

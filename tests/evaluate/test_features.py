@@ -15,6 +15,7 @@ from monge.core.space import Space
 from monge.evaluate.feature_net import WIDTH, train_feature_net
 from monge.evaluate.frechet import feature_space_distances
 from monge.run import feature_extractor as eyes
+from monge.run.storage import FEATURES
 from monge.train import checkpoint
 
 
@@ -78,7 +79,7 @@ def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypat
         for name in ("gaussian", "independent")
     )
     ours = eyes.feature_extractor(first)
-    assert (tmp_path / "gaussian" / eyes.FILE).exists()
+    assert (tmp_path / "gaussian" / FEATURES).exists()
 
     def never(*_):
         raise AssertionError("learned twice")
@@ -88,7 +89,7 @@ def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypat
         found = eyes.feature_extractor(run)
         assert found.metadata == ours.metadata
         assert torch.equal(found.net.body[1].weight, ours.net.body[1].weight)
-    assert (tmp_path / "independent" / eyes.FILE).exists()
+    assert (tmp_path / "independent" / FEATURES).exists()
     assert attempt(["evaluate", str(tmp_path / "gaussian")]) == 0
     text = capsys.readouterr().out
     assert str(ours) in text
@@ -114,11 +115,11 @@ def test_other_data_beside_are_no_reason_to_take_their_network(tmp_path):
     first, other = (eyes.feature_extractor(run) for run in runs)
     assert first.metadata["fingerprint"] != other.metadata["fingerprint"]
     assert not torch.equal(first.net.body[1].weight, other.net.body[1].weight)
-    (tmp_path / "0" / eyes.FILE).write_text("damaged")
+    (tmp_path / "0" / FEATURES).write_text("damaged")
     assert torch.equal(
         eyes.feature_extractor(runs[0]).net.body[1].weight, first.net.body[1].weight
     )
-    assert checkpoint.about(tmp_path / "0" / eyes.FILE) == first.metadata
+    assert checkpoint.about(tmp_path / "0" / FEATURES) == first.metadata
 
 
 def test_a_label_beside_the_event_teaches_the_network_and_json_is_complete(tmp_path, capsys):

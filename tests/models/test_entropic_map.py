@@ -96,6 +96,8 @@ def test_a_shift_of_either_side_changes_nothing_but_the_shift():
 
 
 class Rows:
+    row_bytes = 0
+
     def __len__(self) -> int:
         return N
 

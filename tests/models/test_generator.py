@@ -133,6 +133,8 @@ def test_a_short_fit_finds_two_clusters():
     space = replace(REAL, rows=600)
 
     class Rows:
+        row_bytes = 0
+
         def __len__(self) -> int:
             return 600
 

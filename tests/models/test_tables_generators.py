@@ -21,6 +21,7 @@ class Rows:
     """A split of a dataset, as the trainer reads it."""
 
     lengths = None
+    row_bytes = 0
 
     def __init__(self, batch: Batch) -> None:
         self.all = batch

@@ -17,7 +17,7 @@ from monge.core.train_config import TrainConfig
 from monge.data import loading
 from monge.nn.mlp import MLP
 from monge.run import run as run_module
-from monge.run import saved, storage
+from monge.run import saved, setup, storage
 from monge.run.run import start
 from monge.run.saved import ComputeConfig
 from monge.train import checkpoint
@@ -380,7 +380,8 @@ def test_a_fit_builds_its_model_and_opens_its_data_once(binary, monkeypatch):
 
     monkeypatch.setattr(run_module, "build", counted_build)
     monkeypatch.setattr(saved, "build", counted_build)
-    monkeypatch.setattr(loading, "open", counted_open)
+    monkeypatch.setattr(setup, "open_data", counted_open)
+    monkeypatch.setattr(saved, "open_data", counted_open)
     run = start("made", binary)
     for _ in run.train("3steps"):
         pass

@@ -439,9 +439,9 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(client, address):
 
 
 def test_values_are_written_with_the_digits_of_their_error():
-    assert "-84.55</strong> ± 0.78" in pages.measured(-84.5512, 0.7829)
-    assert "+1235</strong> ± 57" in pages.measured(1234.6, 56.7, "+")
-    assert "0.5</strong>" in pages.measured(0.5, 0.0)
+    assert "-84.55</strong> ± 0.78" in pages.with_stderr(-84.5512, 0.7829)
+    assert "+1235</strong> ± 57" in pages.with_stderr(1234.6, 56.7, "+")
+    assert "0.5</strong>" in pages.with_stderr(0.5, 0.0)
 
 
 def test_an_interval_is_wider_than_the_error_and_holds_the_value(client):

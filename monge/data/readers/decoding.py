@@ -241,7 +241,8 @@ def work() -> None:
             heard = {"colourful": True}
         except DataError as error:
             heard = {"sentence": str(error)}
-        print(json.dumps(heard), flush=True)
+        sys.stdout.write(f"{json.dumps(heard)}\n")
+        sys.stdout.flush()
         if "chunk" not in heard:
             return
 
