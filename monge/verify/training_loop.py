@@ -55,6 +55,7 @@ class PointsNearLine:
     """Rows near a line, as the loop sees them."""
 
     lengths = None
+    row_bytes = 16
 
     def __init__(self, rows: int = ROWS) -> None:
         x = normal(rows)
