@@ -232,8 +232,8 @@ def sweep_batch_size(x: Tensor, y: Tensor, seed: int = 0) -> Sweep:
             values["within"] = float(exact(squared(a, other)).cost)
             for name, value in values.items():
                 found.setdefault(name, []).append(value)
-        for name, values in found.items():
-            curves.setdefault(name, []).append(mean_metric(values))
+        for name, each in found.items():
+            curves.setdefault(name, []).append(mean_metric(each))
     return Sweep("batch_size", sizes, curves)
 
 

@@ -79,7 +79,8 @@ class ResidualFlow(Flow):
         estimate of the log-determinants unless there are few entries."""
         y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         context = self.context(batch.given, len(y))
-        probes, counts = None, ()
+        probes: Tensor | None = None
+        counts: Sequence[int] = ()
         if self.space.dims > MAX_EXACT_TRAINING_DIMS:
             probes = torch.randint(2, (len(y), 1, self.space.dims), device=y.device).to(y) * 2 - 1
             counts = (series_length(float(torch.rand(()))),)
