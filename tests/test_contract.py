@@ -87,9 +87,10 @@ def test_samples_are_events(name, kind, given):
     assert x.shape == (100, *case.space.shape)
     assert x.dtype == (torch.int64 if kind == "label" else torch.float64)
     assert torch.equal(x, again)
-    assert case.model_class.is_unpaired or not torch.equal(
-        x, other
-    )  # unpaired sets may have a deterministic map
+    # a map between unpaired sets may be deterministic, and the noise of a translation of images
+    # may lie below the rounding to levels
+    deterministic = case.model_class.is_unpaired or (kind, given) == ("levels", "own")
+    assert deterministic or not torch.equal(x, other)
     for part, column in zip(case.space.parts, x.reshape(100, -1).T, strict=True):
         if part.kind in ("binary", "levels", "label"):
             top = 2 if part.kind == "binary" else part.size

@@ -284,8 +284,8 @@ def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
     if not isinstance(data, str | Path):
         files = frames.files_of(data)
         return (table_files("the dataset", list(map(Path, files))) if files else data), ()
-    if "," in str(data) and (files := parallel_text.sides(str(data))):
-        return files, ()
+    if "," in str(data) and (pair := parallel_text.sides(str(data))):
+        return pair, ()
     if paths := catalogue.matching(str(data)):
         return table_files(str(data), paths), ()
     place, transforms = catalogue.locate(str(data))

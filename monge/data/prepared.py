@@ -209,8 +209,8 @@ class StoredField:
             return PictureRows(read_json(self.path), self.shape, self.side)  # type: ignore[arg-type]
         flat = torch.from_numpy(np.memmap(self.path, TYPES[self.kind], "c").view(np.ndarray))
         if self.form == "steps":
-            ends = (torch.from_numpy(np.load(self.beside(part), "c")) for part in STEPS)
-            return Ragged(flat, *ends)
+            start, length = (torch.from_numpy(np.load(self.beside(part), "c")) for part in STEPS)
+            return Ragged(flat, start, length)
         return flat.reshape(-1, *self.shape) if self.shape else flat
 
     def check(self, rows: int) -> None:

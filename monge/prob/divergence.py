@@ -211,7 +211,7 @@ def compare_divergences(
         "sinkhorn_divergence": entropic(p, q) - (entropic(p, p) + entropic(q, q)) / 2,
         "mmd": within[1] + within[2] - 2 * within[0],
     }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(torch.as_tensor(value)) for name, value in found.items()}
 
 
 def mmd(x: Tensor, y: Tensor, bandwidth: float | None = None) -> Tensor:

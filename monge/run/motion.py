@@ -71,9 +71,12 @@ def predict(model: Any, given: Any) -> Tensor:
     """The most probable class or the mean of each target, (n, targets)."""
     device = device_of(model)
     there = {name: part.to(device) for name, part in given.items()}
-    classes = model.space.kind in ("label", "binary")
-    assert isinstance(model, HasMode if classes else HasMean), "it predicts"
-    found = model.mode(there) if classes else model.mean(there)
+    if model.space.kind in ("label", "binary"):
+        assert isinstance(model, HasMode), "it predicts classes"
+        found = model.mode(there)
+    else:
+        assert isinstance(model, HasMean), "it predicts numbers"
+        found = model.mean(there)
     return found.cpu().reshape(len(found), -1)
 
 

@@ -111,7 +111,7 @@ def predict_text(
             found = model.sample(len(batch), given, options, generator)
         else:
             found = model.mode(given, options)
-        texts += list(view.decode(found.cpu()))
+        texts += np.asarray(view.decode(found.cpu())).tolist()
     numbers = np.arange(1, len(rows) + 1) + rows.first
     name = view.event.fields[0].name
     return pd.DataFrame({"row": numbers, **rows.row_keys, name: texts})

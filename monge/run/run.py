@@ -627,7 +627,7 @@ class Run(SavedRun):
         settings = (*settings, *as_settings(options))
         if (batch := array_rows(self.view, what, has_noise(settings))) is not None:
             x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
-            return frames.in_kind(in_form_of(self.view.decode(x), what, draws), form)
+            return frames.in_kind(in_form_of(np.asarray(self.view.decode(x)), what, draws), form)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
         x = self.complete_batch(

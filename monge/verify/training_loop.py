@@ -148,7 +148,7 @@ def x45_an_epoch_visits_each_row_once() -> Residual:
 
     Also the rows after the last full batch; and no batch has more rows than it may.
 
-    Examines: train.batch_sampler, train.trainer.
+    Examines: train.trainer.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.1.3."""
     wrong = 0
@@ -167,7 +167,7 @@ def x45_minibatch_gradients_average_to_the_whole() -> Residual:
 
     Each counts by its rows, since the last batch of an epoch may have fewer.
 
-    Examines: train.batch_sampler, train.trainer.
+    Examines: train.trainer.
 
     Source: Bottou, Curtis & Nocedal 2018, Optimization Methods for Large-Scale Machine
     Learning."""

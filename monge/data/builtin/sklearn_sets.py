@@ -21,7 +21,7 @@ from ..readers.base import RawData, RowLocations
 
 def digits() -> RawData:
     """1797 handwritten digits, 8x8 images of 17 levels"""
-    cells = np.loadtxt(stored("digits.csv.gz"), delimiter=",")  # (1797, 65)
+    cells = np.loadtxt(_stored("digits.csv.gz"), delimiter=",")  # (1797, 65)
     codecs = {
         "image": Array(kind="levels", shape=(1, 8, 8), size=17, dtype="uint8", layout="HW"),
         "label": Categorical(names=tuple(map(str, range(10))), dtype="int64"),
@@ -38,7 +38,7 @@ def digits() -> RawData:
 
 def iris() -> RawData:
     """150 flowers of three species, four lengths"""
-    path = stored("iris.csv")
+    path = _stored("iris.csv")
     cells = np.loadtxt(path, delimiter=",", skiprows=1)  # (150, 5)
     with path.open(encoding="utf-8") as lines:
         names = np.array(next(lines).strip().split(",")[2:])
@@ -83,7 +83,7 @@ def diabetes() -> RawData:
     )
 
 
-def stored(name: str) -> Path:
+def _stored(name: str) -> Path:
     """A file of scikit-learn, which is not imported."""
     found = find_spec("sklearn")
     assert found is not None, "scikit-learn is required"

@@ -76,7 +76,9 @@ def rows_of(path: Path) -> int:
 
 def parts(file: Any) -> Iterator[pa.RecordBatch]:
     """The parts of a file of Arrow, or of a stream."""
-    if not hasattr(file, "num_record_batches"):
+    import pyarrow as pa
+
+    if not isinstance(file, pa.ipc.RecordBatchFileReader):
         yield from file
         return
     for place in range(file.num_record_batches):

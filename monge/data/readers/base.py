@@ -169,7 +169,7 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
             f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
             "different splits; make them equal; resize images with +resize64"
         )
-    if hasattr(pieces[0], "joined"):
+    if not isinstance(pieces[0], np.ndarray):  # rows in files
         return pieces[0].joined(pieces)
     return np.concatenate(pieces)
 

@@ -198,7 +198,7 @@ class ConditionMaps:
             shape if shape and width == math.prod(shape) else None for width, shape in parts
         ]
         self.channels = sum(
-            shape[0] if shape else width
+            shape[0] if shape else width  # type: ignore[misc]
             for width, shape in zip(self.widths, self.shapes, strict=True)
         )
 

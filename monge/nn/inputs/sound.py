@@ -10,6 +10,7 @@ random (SpecAugment; Park et al. 2019).
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from ...core.batch import Batch
 from ...core.space import Space
 
+Count = TypeVar("Count", int, Tensor)
 WINDOW, HOP = 0.025, 0.010
 """Seconds of sound in a frame, and between two frames."""
 BANDS = 40
@@ -47,17 +49,17 @@ class LogMel(nn.Module):
         filters = mel_filters(space.rate, self.points, bands)
         self.register_buffer("bands", filters, persistent=False)  # (points / 2 + 1, bands)
 
-    def frames(self, steps: int | Tensor) -> int | Tensor:
+    def frames(self, steps: Count) -> Count:
         """The number of frames of a row of `steps` samples."""
         return (steps - 1) // self.hop + 1
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         x, length = self.amplitudes(batch)  # (B, T)
         count = self.frames(length)
-        missing = int(self.frames(x.shape[1])) * self.hop - x.shape[1]
+        missing = self.frames(x.shape[1]) * self.hop - x.shape[1]
         half = self.length // 2
         x = F.pad(x, (half, missing + self.length))  # frame i is centred on sample i hop
-        parts = x.unfold(1, self.length, self.hop)[:, : int(self.frames(batch.x.shape[1]))]
+        parts = x.unfold(1, self.length, self.hop)[:, : self.frames(batch.x.shape[1])]
         power = torch.fft.rfft(parts * self.window, self.points).abs().square()  # (B, S, F)
         exist = torch.arange(power.shape[1], device=x.device) < count[:, None]  # (B, S)
         return normalise((power @ self.bands).clamp_min(1e-30).log10(), exist), count

@@ -48,8 +48,8 @@ class ContractiveNet(nn.Module):
         found = []
         for layer in self.layers:
             weight = layer.weight
-            norm = torch.linalg.matrix_norm(weight, 2)  # type: ignore[arg-type]
-            found.append(weight * (SLOPE / norm.clamp_min(SLOPE)))  # type: ignore[operator]
+            norm = torch.linalg.matrix_norm(weight, 2)
+            found.append(weight * (SLOPE / norm.clamp_min(SLOPE)))
         return found
 
     def forward(self, x: Tensor, context: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
