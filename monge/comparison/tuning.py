@@ -323,9 +323,9 @@ class Tuning:
                 raise KeyboardInterrupt
             held = run.result["held_out"]
         except (MongeError, RuntimeError) as error:  # torch raises RuntimeError if memory is short
-            tell_failure(study, trial, (str(error).splitlines() or ["failed"])[0])
+            record_failure(study, trial, (str(error).splitlines() or ["failed"])[0])
             return
-        tell(study, trial, held, stopped)
+        record_result(study, trial, held, stopped)
 
     def train(self, run: Run, trial: Any) -> bool:
         """Train; whether the trial was stopped because it is worse than others."""
@@ -369,7 +369,7 @@ class Tuning:
                     active[pool.submit(words, folder)] = ActiveTrial(trial, folder)
                 for task in pool.wait(list(active), POLL_SECONDS):
                     ended = active.pop(task)
-                    ended.tell(study, pool.failure(task))
+                    ended.record(study, pool.failure(task))
                     stop_file(ended.folder).unlink(missing_ok=True)
                     known = results(study)
                     self.keep_best(known)
@@ -479,11 +479,11 @@ def check_progress(
     return due, trial.number >= FIRST_WHOLE and trial.should_prune()
 
 
-def tell(study: Any, trial: Any, held: Mapping[str, Any] | None, stopped: bool) -> None:
-    """Tell the study the held-out metric of a trial that has ended, or was stopped as worse than
+def record_result(study: Any, trial: Any, held: Mapping[str, Any] | None, stopped: bool) -> None:
+    """Record the held-out metric of a trial that has ended, or was stopped as worse than
     others."""
     if held is None or not math.isfinite(held["value"]):
-        tell_failure(study, trial, "its held-out metric is not finite")
+        record_failure(study, trial, "its held-out metric is not finite")
         return
     trial.set_user_attr("held_out", dict(held))
     if stopped:
@@ -492,7 +492,7 @@ def tell(study: Any, trial: Any, held: Mapping[str, Any] | None, stopped: bool) 
         study.tell(trial, utility(Metric(**held)))
 
 
-def tell_failure(study: Any, trial: Any, why: str) -> None:
+def record_failure(study: Any, trial: Any, why: str) -> None:
     trial.set_user_attr("failure", why)
     study.tell(trial, state=library().trial.TrialState.FAIL)
 
@@ -566,17 +566,17 @@ class ActiveTrial:
         if self.stopped:
             storage.write(stop_file(self.folder), "")
 
-    def tell(self, study: Any, failure: str | None) -> None:
-        """Tell the study how the trial ended."""
+    def record(self, study: Any, failure: str | None) -> None:
+        """Record how the trial ended."""
         if failure is None:
             try:
                 result = load(self.folder).result
             except MongeError as error:
                 failure = str(error)
         if failure is not None:
-            tell_failure(study, self.trial, failure)
+            record_failure(study, self.trial, failure)
         else:
-            tell(study, self.trial, result["held_out"], self.stopped)
+            record_result(study, self.trial, result["held_out"], self.stopped)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ files and output belong to other packages.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -174,3 +176,21 @@ class Model(Configured, nn.Module, abc.ABC):
 def device_of(model: Any) -> torch.device:
     """The device of a model."""
     return next((t.device for t in [*model.buffers(), *model.parameters()]), torch.device("cpu"))
+
+
+_exporting: ContextVar[bool] = ContextVar("exporting", default=False)
+
+
+def is_exporting() -> bool:
+    """Whether a function is being exported: what it computes may then depend on the values of its
+    inputs only through operators, so that checks of them are left out."""
+    return _exporting.get()
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    before = _exporting.set(True)
+    try:
+        yield
+    finally:
+        _exporting.reset(before)

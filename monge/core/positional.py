@@ -1,10 +1,8 @@
-"""Exported functions: rows and conditions as a flat list of tensors, and whether one is made."""
+"""Exported functions: rows and conditions as a flat list of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -19,22 +17,6 @@ EXAMPLE_ROWS = 3
 """Rows of example inputs; an exported function takes any number."""
 
 Spaces = Mapping[str, Space]
-_exporting: ContextVar[bool] = ContextVar("exporting", default=False)
-
-
-def is_exporting() -> bool:
-    """Whether a function is being exported: what it computes may then depend on the values of its
-    inputs only through operators, so that checks of them are left out."""
-    return _exporting.get()
-
-
-@contextmanager
-def exporting() -> Iterator[None]:
-    before = _exporting.set(True)
-    try:
-        yield
-    finally:
-        _exporting.reset(before)
 
 
 def input_names(spaces: Spaces) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from ..core.errors import DataError, MongeError, UsageError, nearest
 from ..core.memory import gigabytes
-from . import constraints, frames, prepared, row_keys, splits
+from . import constraints, frames, row_keys, splits
 from .builtin import catalogue
 from .codecs import time_index
 from .codecs.array import Array
@@ -37,6 +37,18 @@ from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
 from .packed import PackedTensor, missing_counts, single_columns
+from .prepared import (
+    LARGE,
+    Inputs,
+    NotATable,
+    OtherColumns,
+    cache_place,
+    cache_root,
+    is_prepared,
+)
+from .prepared import SUFFIX as PREPARED_SUFFIX
+from .prepared import read as read_prepared
+from .prepared import writing as writing_prepared
 from .readers import (
     arrays,
     audio,
@@ -88,8 +100,8 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
     source, transforms = locate(data)
     if place := prepared_place(source, options, transforms, fields):
         try:
-            return prepared.read(place, settings, fields)
-        except prepared.OtherColumns as other:
+            return read_prepared(place, settings, fields)
+        except OtherColumns as other:
             return build(decoded(other.dataset), options, stored=fields)
     before, maker, after = pairs.parted(transforms) if transforms else ((), None, ())
     raw = read(source, options, read_format(before, fields))
@@ -107,7 +119,7 @@ def prepared_place(
 ) -> Path | None:
     """The folder of data that are prepared, or are so large that they are prepared in the cache
     first; None for others."""
-    if isinstance(source, Path) and source.is_dir() and prepared.is_prepared(source):
+    if isinstance(source, Path) and source.is_dir() and is_prepared(source):
         if transforms:
             raise UsageError(
                 f"expected {source} without a transform, found +{transforms[0].text}; prepare "
@@ -117,11 +129,11 @@ def prepared_place(
     inputs = large_inputs(source, options, transforms)
     if inputs is None:
         return None
-    place = prepared.cache_place(inputs, options, fields)
-    if not prepared.is_prepared(place):
+    place = cache_place(inputs, options, fields)
+    if not is_prepared(place):
         try:
             prepare_files(inputs, source, place, options, fields, transforms)
-        except prepared.NotATable:
+        except NotATable:
             return None  # a series or sequences, which are held in memory
     return place
 
@@ -134,33 +146,31 @@ def announcement(data: Any, settings: Sequence[str] = ()) -> str:
         inputs = large_inputs(source, options, transforms)
     except (MongeError, OSError):
         return ""  # opening them says it better
-    if inputs is None or prepared.is_prepared(prepared.cache_place(inputs, options, None)):
+    if inputs is None or is_prepared(cache_place(inputs, options, None)):
         return ""
     return (
         f"{data} has {gigabytes(inputs.size)} and is prepared in "
-        f"{prepared.cache_root()} first (MONGE_CACHE names another folder)"
+        f"{cache_root()} first (MONGE_CACHE names another folder)"
     )
 
 
 def large_inputs(
     source: Any, options: Options, transforms: Sequence[parse.Change]
-) -> prepared.Inputs | None:
+) -> Inputs | None:
     """The files of data that are prepared before they are used; None for other data."""
     if not isinstance(source, Path | tables.TableFiles):
         return None
-    if isinstance(source, Path) and source.is_file() and size_of([source]) < prepared.LARGE:
+    if isinstance(source, Path) and source.is_file() and size_of([source]) < LARGE:
         return None
     inputs = inputs_of(source, options, transforms)
-    return inputs if inputs is not None and inputs.size >= prepared.LARGE else None
+    return inputs if inputs is not None and inputs.size >= LARGE else None
 
 
-def inputs_of(
-    source: Any, options: Options, transforms: Sequence[parse.Change]
-) -> prepared.Inputs | None:
+def inputs_of(source: Any, options: Options, transforms: Sequence[parse.Change]) -> Inputs | None:
     """The files of an input that can be prepared; None for other data."""
     changes = tuple(change.text for change in transforms)
     if isinstance(source, tables.TableFiles):
-        return None if changes else prepared.Inputs(source.paths, "table", source.name)
+        return None if changes else Inputs(source.paths, "table", source.name)
     if not isinstance(source, Path):
         return None
     name = folders.name_of(source) if source.is_dir() else tables.stem(source)
@@ -169,13 +179,13 @@ def inputs_of(
     if kind == "pictures" and source.is_dir():
         if any(change.function != "resize" for change in transforms) or len(transforms) > 1:
             return None
-        return prepared.Inputs(folders.images_of(source), kind, name, changes)
+        return Inputs(folders.images_of(source), kind, name, changes)
     if kind is None or transforms:
         return None
     if kind == "table" and folders.is_arrow_dataset(source):
-        return prepared.Inputs(folders.files_of_dataset(source), kind, name)
+        return Inputs(folders.files_of_dataset(source), kind, name)
     paths = folders.texts_of(source, options) if source.is_dir() else [source]
-    return prepared.Inputs(paths, kind, name)
+    return Inputs(paths, kind, name)
 
 
 def table_name(source: Any) -> str:
@@ -213,10 +223,10 @@ def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
             f"{', '.join(ARRAY_SUFFIXES)}) or a folder of images without a transform but "
             f"+resize64, found {names[0]}; convert it"
         )
-    if out.suffix != prepared.SUFFIX:
+    if out.suffix != PREPARED_SUFFIX:
         raise UsageError(
-            f"expected a folder whose name ends in {prepared.SUFFIX}, found {out}; name it "
-            f"{out.with_suffix(prepared.SUFFIX)}"
+            f"expected a folder whose name ends in {PREPARED_SUFFIX}, found {out}; name it "
+            f"{out.with_suffix(PREPARED_SUFFIX)}"
         )
     if out.exists():
         raise UsageError(f"expected a new folder, found {out}; remove it, or choose another")
@@ -224,7 +234,7 @@ def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
 
 
 def prepare_files(
-    inputs: prepared.Inputs,
+    inputs: Inputs,
     source: Any,
     out: Path,
     options: Options,
@@ -235,7 +245,7 @@ def prepare_files(
     """Write data of any size as a prepared folder. The cells of a table are read once into columns
     in files, from which codecs are fitted and rows encoded, one column at a time; other readers
     write their rows to files themselves."""
-    with prepared.writing(inputs, out, options, fields, whole) as store:
+    with writing_prepared(inputs, out, options, fields, whole) as store:
         if store is not None and inputs.kind == "table":
             raw = store.resume()
             if raw is None:
@@ -248,7 +258,7 @@ def prepare_files(
             form = replace(read_format(changes, fields), store=store)
             raw = replace(read(source, options, form), store=store)
             store.write(build(raw, options, changes, fields))
-    return prepared.read(out, (), fields)
+    return read_prepared(out, (), fields)
 
 
 def open_unpaired(
@@ -690,7 +700,7 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
         return True
     if schema is not None:
         return any(isinstance(field.codec, Text) for field in schema.fields)
-    if any(text_columns.is_named_text(raw, name) for name in raw.values):
+    if not raw.table and any(text_columns.is_named_text(raw, name) for name in raw.values):
         return True
     return len(raw) > text_columns.FEWEST and any(
         name not in raw.codecs and column.dtype.kind in "OTU"

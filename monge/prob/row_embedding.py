@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import DataError
-from ..core.positional import is_exporting
+from ..core.model import is_exporting
 from ..core.space import Space
 from .bins import Bins
 from .marginal_map import MarginalMap

@@ -20,8 +20,8 @@ from ..core.abilities import Ability, CanDecode, CanExport, HasLikelihood, HasMe
 from ..core.batch import Batch
 from ..core.errors import UsageError
 from ..core.files import replacing
-from ..core.model import Model
-from ..core.positional import batches, example_inputs, exporting, input_names
+from ..core.model import Model, exporting
+from ..core.positional import batches, example_inputs, input_names
 from .constant_reads import record, replayed
 from .storage import check_output_path
 

@@ -37,10 +37,10 @@ from ..core.memory import require_memory
 from ..core.metric import Metrics
 from ..core.model import Model
 from ..core.rng import check_seed, make_generator
-from ..data import frames
 from ..data.codecs.sequence import SequenceCodec
 from ..data.codecs.tokens import Text
 from ..data.codecs.window import Window
+from ..data.frames import as_pandas, in_kind, is_frame, opened
 from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
@@ -111,7 +111,7 @@ def start(
     workers = join_workers()
     with workers.together():
         overrides, compute = Overrides.parse(settings), compute or ComputeConfig()
-        what, form = (what, None) if isinstance(what, str | Path) else frames.opened(what)
+        what, form = (what, None) if isinstance(what, str | Path) else opened(what)
         precision = PRECISION if compute.precision == "auto" else compute.precision
         setup = resolve_setup(
             model, what, overrides, event, given, target, ensemble, bag, workers.size
@@ -417,7 +417,7 @@ class Run(SavedRun):
             x = self.sample_where(n, where, given, *settings, seed=seed).x
         else:
             x = self.sample_tensor(n, given, *settings, seed=seed)
-        return frames.in_kind(self.view.decode(x), self.form)
+        return in_kind(self.view.decode(x), self.form)
 
     def sample_where(
         self,
@@ -516,7 +516,7 @@ class Run(SavedRun):
         """log p of every row: of the test split of the run's own data or of a dataset that has
         splits, of every row of other data. `series` has the index of a frame. Scoring options are
         keyword arguments or text: samples=1000 or "samples=1000"."""
-        what = frames.as_pandas(what)
+        what = as_pandas(what)
         model, rows = self.require(HasLikelihood), self.split(what, split)
         settings = (*settings, *as_settings(options))
         scoring = apply_overrides(model.LikelihoodConfig(), settings, "score")
@@ -551,7 +551,7 @@ class Run(SavedRun):
         `keep_columns` its columns stand before them, and a column of the target's name becomes
         NAME_true. Of text, the most probable one that a search finds."""
         self.require(HasMarginals if self.view.text is None else HasMode)
-        what, form = frames.opened(what)
+        what, form = opened(what)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         settings = (*settings, *as_settings(options))
         table = predict(self.model, self.view, rows, by, interval, settings, seed)
@@ -559,7 +559,7 @@ class Run(SavedRun):
         table = table if labels is None else table.set_axis(labels)
         if keep_columns:
             table = beside_inputs(read_table(what), table, rows)
-        return frames.in_kind(table, self.form if what is None else form)
+        return in_kind(table, self.form if what is None else form)
 
     def predict_parts(
         self,
@@ -591,11 +591,11 @@ class Run(SavedRun):
         run's own, as a frame; with `paths`, the n trajectories instead, one row per step."""
         from .forecast import forecast
 
-        what, form = frames.opened(what)
+        what, form = opened(what)
         found = forecast(self, horizon, what, (*settings, *as_settings(options)), n, seed)
         self.notes = found.notes
         table = found.sampled() if paths else found.table(interval)
-        return frames.in_kind(table, self.form if what is None else form)
+        return in_kind(table, self.form if what is None else form)
 
     def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
         """The most probable translation of a text, or of each of several; search options such as
@@ -623,11 +623,11 @@ class Run(SavedRun):
         the data that were passed in: sampled `draws` times given the other cells, or by their mean
         or median, with the most frequent name. Empty cells of the columns `keep_holes` stay
         empty."""
-        what, form = frames.opened(what)
+        what, form = opened(what)
         settings = (*settings, *as_settings(options))
         if (batch := array_rows(self.view, what, has_noise(settings))) is not None:
             x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
-            return frames.in_kind(in_form_of(np.asarray(self.view.decode(x)), what, draws), form)
+            return in_kind(in_form_of(np.asarray(self.view.decode(x)), what, draws), form)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
         x = self.complete_batch(
@@ -641,7 +641,7 @@ class Run(SavedRun):
             return found.to_numpy()
         if labels is not None:
             found = found.set_axis(labels.repeat(len(found) // len(labels)))
-        return frames.in_kind(found, self.form if what is None else form)
+        return in_kind(found, self.form if what is None else form)
 
     def complete_batch(
         self,
@@ -670,21 +670,21 @@ class Run(SavedRun):
     def encode(self, what: Any = None, split: str | None = None) -> Any:
         """The code of every row, (N, *latent); of a frame, a frame with its index and the entries
         of the code as columns z1, z2, ..."""
-        what, form = frames.opened(what)
+        what, form = opened(what)
         _, rows = own_rows(self, what, split)
         z, labels = encoded(self, rows).numpy(), row_labels(what, rows)
-        return z if labels is None else frames.in_kind(code_frame(z, labels), form)
+        return z if labels is None else in_kind(code_frame(z, labels), form)
 
     def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
         """Decode latent codes (N, *latent), or a frame of them, to the form of the data."""
-        codes, form = frames.opened(z)
-        labels = getattr(codes, "index", None) if frames.is_frame(codes) else None
+        codes, form = opened(z)
+        labels = getattr(codes, "index", None) if is_frame(codes) else None
         if labels is not None:
             codes = np.array(codes).reshape(len(codes), *self.require(CanDecode).latent.shape)
         found = self.view.decode(decoded(self, codes, given))
         if labels is not None and not isinstance(found, np.ndarray):
             found = found.set_axis(labels)
-        return frames.in_kind(found, self.form if form is None else form)
+        return in_kind(found, self.form if form is None else form)
 
     def export(self, out: str | Path, what: str | None = None) -> dict[str, Any]:
         """Write a function of the model as .pt2 or .onnx, and return its inputs: what="decode",

@@ -291,7 +291,7 @@ class UseProbe(TorchDispatchMode):
         self.derives = self.derives or (not self.in_backward and is_in_backward())
         if not self.in_backward:
             if func._schema.is_mutable and isinstance(args[0], Tensor):
-                self.unfit |= self.views.get(memory(args[0]), set())  # see `leave`
+                self.unfit |= self.views.get(memory(args[0]), set())  # see `note_return`
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
                     self.unfit |= self.holders.get(memory(leaf), frozenset()) - {*self.inside}
@@ -304,9 +304,9 @@ class UseProbe(TorchDispatchMode):
         for name, module in model.named_modules():
             if name:
                 handles += [
-                    module.register_forward_pre_hook(lambda *_, name=name: self.enter(name)),
+                    module.register_forward_pre_hook(lambda *_, name=name: self.note_call(name)),
                     module.register_forward_hook(
-                        lambda *found, name=name: self.leave(name, found)
+                        lambda *found, name=name: self.note_return(name, found)
                     ),
                 ]
         try:
@@ -316,14 +316,14 @@ class UseProbe(TorchDispatchMode):
             for handle in handles:
                 handle.remove()
 
-    def enter(self, name: str) -> None:
+    def note_call(self, name: str) -> None:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             self.unfit.add(name)
         self.derives = self.derives or is_in_backward()
         self.called.add(name)
         self.inside.append(name)
 
-    def leave(self, name: str, found: tuple[Any, ...]) -> None:
+    def note_return(self, name: str, found: tuple[Any, ...]) -> None:
         """A module whose output is not made of tensors, or is a view that is changed later, cannot
         be a unit: nothing would gather its weights before its gradients are computed."""
         self.inside.remove(name)

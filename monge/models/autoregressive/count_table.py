@@ -30,8 +30,7 @@ from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
-from ...core.model import Defaults, Losses, Model, Update
-from ...core.positional import is_exporting
+from ...core.model import Defaults, Losses, Model, Update, is_exporting
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...prob.bins import EntryCodes, code_count

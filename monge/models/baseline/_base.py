@@ -19,8 +19,7 @@ from ...core.abilities import CanComplete, CanSample, Given, HasLikelihood, Like
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config
 from ...core.errors import DataError
-from ...core.model import Losses, Model, Update
-from ...core.positional import is_exporting
+from ...core.model import Losses, Model, Update, is_exporting
 from ...core.space import Space
 
 MAX_BATCH_ELEMENTS = 2**22

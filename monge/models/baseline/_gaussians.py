@@ -22,7 +22,7 @@ from typing import cast
 import torch
 from torch import Generator, Tensor, nn
 
-from ...core.positional import is_exporting
+from ...core.model import is_exporting
 from ...core.space import Space
 from ...prob.bins import CellStates
 from ...prob.mixed_number import BoundedCoordinate

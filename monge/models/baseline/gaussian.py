@@ -19,8 +19,7 @@ from ...core.abilities import Given, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Defaults, Losses
-from ...core.positional import is_exporting
+from ...core.model import Defaults, Losses, is_exporting
 from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig

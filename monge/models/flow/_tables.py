@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.errors import DataError
-from ...core.positional import is_exporting
+from ...core.model import is_exporting
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import MaskedMLP
 from ...prob.bijections.base import Bijection, Mapped, sum_log_det

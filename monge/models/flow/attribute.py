@@ -17,8 +17,7 @@ from ...core.batch import Batch, broadcast_conditions
 from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
 from ...core.errors import DataError
-from ...core.model import Defaults, Losses
-from ...core.positional import is_exporting
+from ...core.model import Defaults, Losses, is_exporting
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP

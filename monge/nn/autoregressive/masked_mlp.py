@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
-from ...core.positional import is_exporting
+from ...core.model import is_exporting
 from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ...core.positional import is_exporting
+from ...core.model import is_exporting
 from .base import Bijection, Mapped, sum_log_det
 from .coupling import MAX_NET_INPUT
 from .univariate import UnivariateMap
