@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from monge import data
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.evaluate.energy_distance import FeatureMap, energy
 from monge.models.diffusion._denoisers import UNetDenoiser
 from monge.models.diffusion._ode_samplers import DPM

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import monge
-from monge import data
 from monge.core.rng import make_generator
+from monge.data import loading as data
 from monge.solve.transport.exact import sliced
 
 ROWS, PAIRS = 4000, 10

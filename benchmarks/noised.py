@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 import monge
-from monge import data
 from monge.core.abilities import Likelihood
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
+from monge.data import loading as data
 from monge.models.diffusion._base import Diffusion
 from monge.run.run import Run
 from monge.solve.transport.exact import sliced

@@ -42,7 +42,7 @@ with pc.open_csv(place / "big.csv") as file, pc.CSVWriter(place / "again.csv", f
         out.write(batch)
 """
 PREPARE = """
-from monge import data
+from monge.data import loading as data
 rows = len(data.prepare(place / sys.argv[2], place / sys.argv[3]))
 more = {"size": sum(p.stat().st_size for p in (place / sys.argv[3]).rglob("*") if p.is_file())}
 """
@@ -74,7 +74,7 @@ for place_ in range(2):  # the first pass over these rows warms up
 """
 PICTURES = """
 import torch
-from monge import data
+from monge.data import loading as data
 from monge.data import prepared
 prepared.LARGE = 1 << 60
 rows = data.open(place / sys.argv[2]).view().training()

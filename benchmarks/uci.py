@@ -92,7 +92,7 @@ def results(chosen: argparse.Namespace) -> Iterator[Found]:
 def measure(name: str, split: int, members: int, settings: Sequence[str]) -> Found:
     """One fit, and its error and log-likelihood on the test rows."""
     import monge
-    from monge import data
+    from monge.data import loading as data
     from monge.core.abilities import HasLikelihood
     from monge.evaluate.likelihood import chunks
     from monge.evaluate.predictions import predict, prediction_metrics

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .core.model import Defaults, Losses, Model, Update
     from .core.space import Space
     from .core.train_config import OptimiserConfig, TrainConfig
-    from .data import open
+    from .data.loading import open
     from .estimator import Estimator
     from .report.run import write_report
     from .run.distance import distance
@@ -160,7 +160,7 @@ EXPORTS = {
     "core.model": ("Defaults", "Losses", "Model", "Update"),
     "core.space": ("Space",),
     "core.train_config": ("OptimiserConfig", "TrainConfig"),
-    "data": ("open",),
+    "data.loading": ("open",),
     "estimator": ("Estimator",),
     "report.run": ("write_report",),
     "run.distance": ("distance",),

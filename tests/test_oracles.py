@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import monge
-from monge import data
+from monge.data import loading as data
 from monge.evaluate.energy_distance import energy
 
 

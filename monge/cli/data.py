@@ -95,7 +95,7 @@ def command(
 
 def prepare(console: Console, words: tuple[str, ...], out: Path | None) -> None:
     """Write files as a prepared folder."""
-    from .. import data
+    from ..data import loading
 
     files = [word for word in words if "=" not in word or Path(word).exists()]
     if not files or out is None:
@@ -105,7 +105,7 @@ def prepare(console: Console, words: tuple[str, ...], out: Path | None) -> None:
             "NAME.monge"
         )
     settings = [word.removeprefix("data.") for word in words if word not in files]
-    found = data.prepare(files, out, *settings)
+    found = loading.prepare(files, out, *settings)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     for note in found.notes:
         console.note(note)
@@ -180,9 +180,9 @@ def advice_lines(advice: list[Recommendation]) -> str:
 
 
 def list_known(console: Console) -> None:
-    from .. import data
+    from ..data.builtin import catalogue
 
-    rows = [{"name": name, "summary": summary} for name, summary in data.names()]
+    rows = [{"name": name, "summary": summary} for name, summary in catalogue.names()]
     known = console.table(("name", "summary"), [list(row.values()) for row in rows])
     console.result(
         rows,

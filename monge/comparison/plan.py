@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import data, registry
+from .. import registry
 from ..core.config import Overrides
 from ..core.errors import DataError, UsageError
 from ..core.space import Space
+from ..data.loading import open as open_data
 from ..run.setup import default_target
 from ..train.budget import Budget
 
@@ -86,7 +87,7 @@ def make_plan(
             f"expected model names and data options (data.KEY=VALUE), found {setting}; remove it"
         )
     named = [Candidate.of(name) for name in models]
-    source = data.open(what, *overrides.data)
+    source = open_data(what, *overrides.data)
     if not target and (first := next((c for c in named if c.entry.is_predictor), None)):
         target = [default_target(first.name, source)]
     view = source.view(None, given, tuple(target) or None)

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import data
 from ..core.batch import Batch
 from ..core.config import Overrides, as_settings
 from ..core.errors import DataError, UsageError
 from ..core.metric import Metric, Metrics
 from ..core.rng import make_generator
 from ..core.space import Space
+from ..data.dataset import Dataset
+from ..data.loading import open as open_data
 from ..evaluate.energy_distance import FeatureMap
 from ..evaluate.two_sample import distances, frequencies
 
@@ -48,14 +49,14 @@ def two_samples(a: Any, b: Any, *settings: str, rows: int = MAX_ROWS, seed: int 
         raise UsageError(
             f"expected data options (data.KEY=VALUE), found {overrides.model[0]}; remove it"
         )
-    first = data.open(a, *overrides.data)
+    first = open_data(a, *overrides.data)
     shared = [each for each in overrides.data if each.partition("=")[0] not in ("seed", "rows")]
-    second = data.open(b, *shared, fields=first.fields_dict())
+    second = open_data(b, *shared, fields=first.fields_dict())
     chosen = choose_rows(first, rows, seed), choose_rows(second, rows, seed)
     return TwoSamples(first.view().space, (first.name, second.name), chosen)
 
 
-def choose_rows(source: data.Dataset, rows: int, seed: int) -> Batch:
+def choose_rows(source: Dataset, rows: int, seed: int) -> Batch:
     """At most `rows` rows of all splits together, chosen by the seed."""
     every = source.view().split("all")
     few = every.batch(

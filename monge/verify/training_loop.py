@@ -18,7 +18,7 @@ from ..core.metric import Metric
 from ..core.model import Losses, Model, Update
 from ..core.space import Space
 from ..core.train_config import TrainConfig
-from ..data import open as open_data
+from ..data.loading import open as open_data
 from ..nn.inputs.features import Features
 from ..train.budget import Budget
 from ..train.loop import Progress, fit

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from monge import data
 from monge.core.errors import DataError
+from monge.data import loading as data
 
 rng = np.random.default_rng(0)
 

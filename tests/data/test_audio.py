@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from monge import data
 from monge.cli.main import attempt
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 from monge.data.codecs.sound import compress, expand
 from monge.data.readers import wav
 from monge.data.readers.wav import Clip

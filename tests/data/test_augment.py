@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from monge import data
 from monge.core.errors import UsageError
 from monge.core.model import Defaults
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.data.augment import EVENT, Augment
 from monge.data.augmentations import corruption, geometry
 from monge.registry import find

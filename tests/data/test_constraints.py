@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.errors import DataError, UsageError
 from monge.data import constraints
+from monge.data import loading as data
+from monge.data.dataset import View
 from monge.data.derived import is_function
 
 N = 300
@@ -216,7 +217,7 @@ def test_other_constraints_are_checked_in_samples():
 
 def test_schemas_of_constraints_survive_json():
     view, x = rows(opened("end>=start;total=a+b;a*2>=b-100;last>=first"))
-    stored = data.View.from_dict(json.loads(json.dumps(view.to_dict())))
+    stored = View.from_dict(json.loads(json.dumps(view.to_dict())))
     assert stored.space == view.space
     same_rows(stored.decode(x), loans())
     assert stored.obeys(x).all()
@@ -279,7 +280,7 @@ def test_functions_of_other_columns_are_found_and_computed():
     view, x = rows(source)
     assert x.shape == (200, 5)
     same_rows(view.decode(x), frame)
-    stored = data.View.from_dict(json.loads(json.dumps(view.to_dict())))
+    stored = View.from_dict(json.loads(json.dumps(view.to_dict())))
     same_rows(stored.decode(x), frame)
 
 

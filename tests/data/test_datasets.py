@@ -12,8 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monge import data
 from monge.core.errors import DataError, RunError, UsageError
+from monge.data import loading as data
+from monge.data.builtin import catalogue
+from monge.data.dataset import View
 
 rng = np.random.default_rng(0)
 
@@ -111,7 +113,7 @@ def test_built_in_fields():
 
 
 def test_every_built_in_name_opens():
-    listed = data.names()
+    listed = catalogue.names()
     assert all(summary for _, summary in listed)
     assert {"moons", "grid", "digits", "diabetes"} <= {name for name, _ in listed}
     for name, _ in listed:
@@ -122,7 +124,7 @@ def test_every_built_in_name_opens():
 
 def test_listing_needs_neither_torch_nor_scikit_learn():
     code = (
-        "import sys; from monge import data; data.names(); "
+        "import sys; from monge.data.builtin import catalogue; catalogue.names(); "
         "sys.exit(bool({'torch', 'sklearn', 'pandas', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -194,7 +196,7 @@ def test_typed_conditions():
 
 def test_a_view_survives_json_without_the_data():
     view = data.open(frame()).view(given=["job"])
-    stored = data.View.from_dict(json.loads(json.dumps(view.to_dict())))
+    stored = View.from_dict(json.loads(json.dumps(view.to_dict())))
     assert stored.space == view.space
     x = view.split("all").whole().x
     pd.testing.assert_frame_equal(stored.decode(x), frame().drop(columns="job"))

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.errors import DataError
+from monge.data import loading as data
 from monge.data.codecs import date, date_format, scalar
 from monge.run.predict import of_number
 

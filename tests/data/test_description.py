@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 from monge.data.description import columns, describe, digits, percent
 from monge.run.recommendation import recommend
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 from monge.data.readers import base
 
 rng = np.random.default_rng(0)

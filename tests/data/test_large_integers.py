@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import monge
-from monge import data
 from monge.core.errors import DataError
+from monge.data import loading as data
 
 LARGE = 2**60 + 1
 """Odd, so that float64 cannot hold it."""

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monge import data
 from monge.core.errors import DataError
+from monge.data import loading as data
 from monge.data.packed import Ragged, missing_counts
 from monge.run.run import start
 

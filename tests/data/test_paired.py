@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 
 
 def save(folder, count, shape=(6, 8), start=0):

@@ -12,9 +12,9 @@ import pytest
 import torch
 from filelock import FileLock
 
-from monge import data
 from monge.core.errors import DataError, UsageError
 from monge.data import dataset, derived, frames, loading, packed, prepared, schema_fit
+from monge.data import loading as data
 from monge.data.codecs import scalar
 from monge.data.derived import is_function
 from monge.data.packed import levels

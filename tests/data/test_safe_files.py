@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monge import data
 from monge.core.errors import DataError
+from monge.data import loading as data
 from monge.data.readers import base
 
 MEGABYTE = 1 << 20

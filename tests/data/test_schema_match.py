@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.errors import DataError
+from monge.data import loading as data
 
 FRAME = pd.DataFrame(
     {

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 from monge.data.codecs import time_index
 from monge.data.codecs.window import Window
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import monge
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 from monge.data import splits
 
 ROWS = 300

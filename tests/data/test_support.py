@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.errors import DataError, UsageError
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.data.schema_fit import find_support, frequent_values, natural_bounds
 
 N = 400

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from monge import data
+from monge.data import loading as data
 
 
 @pytest.mark.parametrize("name", ["strokes", "sines", "shapes"])

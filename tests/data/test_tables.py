@@ -12,8 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
+from monge.data.dataset import View
 from monge.data.options import Options
 from monge.data.readers import delimited
 
@@ -73,7 +74,7 @@ def test_a_frame_comes_back_as_it_was(lists):
     )
     view = data.open(frame).view()
     pd.testing.assert_frame_equal(view.decode(whole(view)), frame, check_exact=True)
-    stored = data.View.from_dict(view.to_dict())
+    stored = View.from_dict(view.to_dict())
     pd.testing.assert_frame_equal(stored.decode(whole(view)), frame, check_exact=True)
 
 

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 import monge
-from monge import data
 from monge.cli.main import attempt
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 
 SAID = {"left": -2.0, "right": 2.0}
 

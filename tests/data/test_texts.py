@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monge import data
 from monge.core.errors import DataError
-from monge.data import View
+from monge.data import loading as data
 from monge.data.codecs.tokens import Text, tokenizer
+from monge.data.dataset import View
 from monge.data.options import Options
 from monge.data.readers.base import ReadFormat
 from monge.data.readers.parallel_text import read_columns

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from monge import data
+from monge.data import loading as data
 
 SPACING = {
     "ring": 0.01,

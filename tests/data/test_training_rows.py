@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 from monge.run.run import start
 
 rng = np.random.default_rng(0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from monge import data
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 
 
 def save(folder, name, n, dims=2, start=0):

@@ -9,12 +9,12 @@ import torch
 from scipy.linalg import sqrtm
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 
-from monge import data
 from monge.core.abilities import HasLikelihood, Likelihood
 from monge.core.batch import as_batch
 from monge.core.gaussian_modes import GaussianModes
 from monge.core.model import Model
 from monge.core.rng import make_generator
+from monge.data import loading as data
 from monge.evaluate.frechet import feature_space_distances, frechet, kernel
 from monge.evaluate.suite import EvaluationContext, all_metrics
 from monge.prob.divergence import mmd, sinkhorn_divergence, wasserstein

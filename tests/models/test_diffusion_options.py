@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import monge
-from monge import data
 from monge.cli.main import attempt
 from monge.core.abilities import HasLikelihood
 from monge.core.batch import Batch
@@ -15,6 +14,7 @@ from monge.core.config import apply_overrides
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.models.diffusion._denoisers import MLPDenoiser
 from monge.models.diffusion.ddpm import DDPM
 from monge.models.diffusion.vdm import VDM, LearnedSchedule

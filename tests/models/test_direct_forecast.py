@@ -5,12 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data, registry
+from monge import registry
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
+from monge.data import loading as data
 from monge.models.sequence.direct_forecast import DirectForecast
 from monge.nn import forecasters
 from monge.prob.copula import GaussianCopula, SinhArcsinhMargins

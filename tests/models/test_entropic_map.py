@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import monge
-from monge import data
 from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.evaluate.energy_distance import distance
 from monge.models.transport.entropic_map import EntropicMap
 from monge.models.transport.neural_map import NeuralMap

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import monge
-from monge import data
 from monge.core.batch import Batch
 from monge.core.errors import DataError
+from monge.data import loading as data
 from monge.models.sequence.rnn import RNN
 
 rng = np.random.default_rng(0)

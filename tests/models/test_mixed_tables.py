@@ -12,12 +12,12 @@ import torch
 from candidates import short_options
 from mixed_table import DISCRETE, discrete_rows, states
 
-from monge import data
 from monge.core.abilities import CanComplete, CanSample, HasLikelihood
 from monge.core.batch import Batch
 from monge.core.errors import MongeError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.registry import check_compatible, entries, find
 
 FAMILIES = (

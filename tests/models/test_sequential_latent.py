@@ -12,13 +12,14 @@ import torch
 from PIL import Image
 
 import monge
-from monge import data, registry
+from monge import registry
 from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
+from monge.data import loading as data
 from monge.models.latent._particle_filter import systematic_resample
 from monge.models.latent.stcn import LadderStack
 from monge.nn.dilated import DilatedStack

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.evaluate.predictions import next_below
 from monge.models.predict.logistic import Logistic
 from monge.prob.heads import Head, HeadMarginals

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import monge
-from monge import data, registry
+from monge import registry
+from monge.data import loading as data
 from monge.data.description import describe
 from monge.run.recommendation import recommend
 from monge.run.session import LossUnit

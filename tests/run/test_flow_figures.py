@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import monge
-from monge import data
 from monge.cli.main import attempt
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.data import loading as data
 from monge.evaluate.image_to_image import similarity
 from monge.plot import animation
 from monge.plot.density import write_density

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import monge
-from monge import data
 from monge.core.errors import DataError
 from monge.data import frames
+from monge.data import loading as data
 from monge.data.frames import in_kind, opened
 from monge.run import run
 

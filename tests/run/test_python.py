@@ -9,11 +9,11 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import monge
-from monge import data
 from monge.comparison.plan import make_plan
 from monge.comparison.runner import Comparison
 from monge.core.config import as_settings
 from monge.core.errors import DataError, RunError, UsageError
+from monge.data import loading as data
 from monge.report.table import column_chart, column_charts, table_sections
 from monge.run.run import Run
 

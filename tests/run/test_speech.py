@@ -70,9 +70,9 @@ def test_folders_of_splits_need_the_same_columns(tones, tmp_path):
     text = "\n".join(["file_name,transcript", *lines])
     (tmp_path / "train" / "metadata.csv").write_text(text)
     with pytest.raises(DataError, match="transcript"):
-        monge.data.open(tmp_path)
+        monge.open(tmp_path)
     (tmp_path / "test" / "metadata.csv").write_text(text)
-    found = monge.data.open(tmp_path)
+    found = monge.open(tmp_path)
     assert len(found.splits["test"]) == 4
     assert list(found.row_keys["file_name"][:5]) == ["0.wav", "1.wav", "2.wav", "3.wav", "0.wav"]
 

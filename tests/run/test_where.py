@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
-from monge import data
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
+from monge.data import loading as data
 from monge.evaluate import completion, suite
 from monge.evaluate.energy_distance import sample_timed
 from monge.evaluate.likelihood import RowLikelihoods

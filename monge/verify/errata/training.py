@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...core.train_config import OptimiserConfig
-from ...data import open as open_data
+from ...data.loading import open as open_data
 from ...nn.inputs.features import Features
 from ...nn.layers.activation import activation
 from ...nn.mlp import MLP
