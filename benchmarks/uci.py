@@ -92,8 +92,8 @@ def results(chosen: argparse.Namespace) -> Iterator[Found]:
 def measure(name: str, split: int, members: int, settings: Sequence[str]) -> Found:
     """One fit, and its error and log-likelihood on the test rows."""
     import monge
-    from monge.data import loading as data
     from monge.core.abilities import HasLikelihood
+    from monge.data import loading as data
     from monge.evaluate.likelihood import chunks
     from monge.evaluate.predictions import predict, prediction_metrics
     from monge.run.saved import ComputeConfig
