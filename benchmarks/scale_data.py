@@ -48,9 +48,10 @@ more = {"size": sum(p.stat().st_size for p in (place / sys.argv[3]).rglob("*") i
 """
 EPOCH = """
 import torch, monge
-from monge.data import dataset, prepared
+from monge.data import dataset
+from monge.data.readers import base
 if sys.argv[2] == "memory":
-    prepared.LARGE = dataset.MAX_TOGETHER = 1 << 60
+    base.LARGE = dataset.MAX_TOGETHER = 1 << 60
     what = place / "big.csv"
 else:
     dataset.MAX_TOGETHER = 0
@@ -75,8 +76,8 @@ for place_ in range(2):  # the first pass over these rows warms up
 PICTURES = """
 import torch
 from monge.data import loading as data
-from monge.data import prepared
-prepared.LARGE = 1 << 60
+from monge.data.readers import base
+base.LARGE = 1 << 60
 rows = data.open(place / sys.argv[2]).view().training()
 order = torch.randperm(len(rows))
 for place_ in range(2):  # the second epoch counts
@@ -89,8 +90,8 @@ import monge
 monge.fit("made", str(place / "big.monge"), out=place / "run", budget="200steps", width=32)
 """
 COMMAND = """
-from monge.data import prepared
-prepared.LARGE = 1  # smaller tables than the full one are prepared too
+from monge.data.readers import base
+base.LARGE = 1  # smaller tables than the full one are prepared too
 os.environ["MONGE_CACHE"] = str(place / "cache")
 from monge.cli.main import attempt
 attempt(sys.argv[2:])

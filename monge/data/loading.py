@@ -37,8 +37,8 @@ from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
 from .packed import PackedTensor, missing_counts, single_columns
+from .prepared import SUFFIX as PREPARED_SUFFIX
 from .prepared import (
-    LARGE,
     Inputs,
     NotATable,
     OtherColumns,
@@ -46,7 +46,6 @@ from .prepared import (
     cache_root,
     is_prepared,
 )
-from .prepared import SUFFIX as PREPARED_SUFFIX
 from .prepared import read as read_prepared
 from .prepared import writing as writing_prepared
 from .readers import (
@@ -67,6 +66,7 @@ from .readers.base import (
     RowLocations,
     check_kind,
     is_arrow,
+    is_large,
     size_of,
 )
 from .schema import Schema, read_selection, with_missing_marks
@@ -160,10 +160,10 @@ def large_inputs(
     """The files of data that are prepared before they are used; None for other data."""
     if not isinstance(source, Path | tables.TableFiles):
         return None
-    if isinstance(source, Path) and source.is_file() and size_of([source]) < LARGE:
+    if isinstance(source, Path) and source.is_file() and not is_large(size_of([source])):
         return None
     inputs = inputs_of(source, options, transforms)
-    return inputs if inputs is not None and inputs.size >= LARGE else None
+    return inputs if inputs is not None and is_large(inputs.size) else None
 
 
 def inputs_of(source: Any, options: Options, transforms: Sequence[parse.Change]) -> Inputs | None:

@@ -55,8 +55,6 @@ from .schema import Schema, read_selection, with_missing_marks
 SUFFIX = ".monge"
 ABOUT = "prepared.json"
 FORMAT = 2
-LARGE = 2**28
-"""Bytes of data from which they are prepared in the cache rather than held in memory."""
 LATE = ("labels", "balance", "augment")
 """Settings that change neither the rows nor their statistics."""
 TYPES = {name: np.dtype(name) for name in ("float32", "int64", "int32", "int16", "uint8")}

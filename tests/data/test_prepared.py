@@ -18,7 +18,7 @@ from monge.data import loading as data
 from monge.data.codecs import scalar
 from monge.data.derived import is_function
 from monge.data.packed import levels
-from monge.data.readers import columns, decoding, delimited, long_text, stored, tables
+from monge.data.readers import base, columns, decoding, delimited, long_text, stored, tables
 from monge.data.schema_fit import MAX_ATOMS, frequent_values
 from monge.run.run import start
 
@@ -170,7 +170,7 @@ def test_large_tables_are_prepared_in_the_cache(tmp_path, monkeypatch):
     mixed(100).to_csv(path, index=False)
     plain = data.open(path, "time=none")
     monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared, "LARGE", 1)
+    monkeypatch.setattr(base, "LARGE", 1)
     assert str(tmp_path / "cache") in loading.announcement(str(path), ["time=none"])
     found = data.open(path, "time=none")
     assert found.schema.to_dict() == plain.schema.to_dict()
@@ -190,7 +190,7 @@ def test_what_is_not_a_table_is_held_in_memory(tmp_path, monkeypatch):
     pd.DataFrame({"t": times, "y": np.sin(np.arange(200))}).to_csv(tmp_path / "t.csv", index=False)
     plain = data.open(tmp_path / "t.csv")
     monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared, "LARGE", 1)
+    monkeypatch.setattr(base, "LARGE", 1)
     assert data.open(tmp_path / "t.csv").fingerprint == plain.fingerprint
     with pytest.raises(DataError, match="time=none"):
         data.prepare(tmp_path / "t.csv", tmp_path / "t.monge")
@@ -414,7 +414,7 @@ def test_pictures_stay_in_their_files_where_there_is_no_room(tmp_path, monkeypat
     pictures(tmp_path / "p", grey=lambda i: i < 5)
     plain = data.open(tmp_path / "p")
     monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared, "LARGE", 1)
+    monkeypatch.setattr(base, "LARGE", 1)
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(1000))
     found = data.open(tmp_path / "p")
@@ -515,7 +515,7 @@ def test_prepared_text_is_the_text(tmp_path, monkeypatch, unit, kind):
     run_fields = plain.view().to_dict()
     monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
     as_run = data.open(what, *settings, fields=run_fields)
-    monkeypatch.setattr(prepared, "LARGE", 1)
+    monkeypatch.setattr(base, "LARGE", 1)
     assert data.open(what, *settings, fields=run_fields).fingerprint == as_run.fingerprint
 
 
@@ -575,7 +575,7 @@ def test_a_large_arrow_dataset_is_read_from_its_files(tmp_path, monkeypatch):
     arrow_files(tmp_path, mixed(300)[["age", "city", "x", "flag"]])
     plain = data.open(tmp_path / "f.ipc")
     monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared, "LARGE", 1)
+    monkeypatch.setattr(base, "LARGE", 1)
     monkeypatch.setattr(frames, "LARGE", 1)
     found = data.open(ds.dataset(tmp_path / "f.ipc", format="ipc"))
     assert found.fingerprint == plain.fingerprint
@@ -584,7 +584,7 @@ def test_a_large_arrow_dataset_is_read_from_its_files(tmp_path, monkeypatch):
 
 def test_the_cache_is_listed_and_cleared(tmp_path, monkeypatch):
     monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared, "LARGE", 1)
+    monkeypatch.setattr(base, "LARGE", 1)
     assert prepared.cached() == []
     for name in ("a", "b"):
         mixed(60).to_csv(tmp_path / f"{name}.csv", index=False)

@@ -191,6 +191,8 @@ MAX_RATIO = 1032
 """The largest compression ratio of deflate."""
 PIECE = 1 << 20
 """Bytes unpacked at once when counting."""
+LARGE = 2**28
+"""Bytes of data from which they are prepared in the cache rather than held in memory."""
 UNPACKED = 8
 """How many times its size a compressed file is taken to have."""
 ARCHIVES = (".npy", ".npz")
@@ -286,3 +288,8 @@ def is_arrow(path: Path) -> bool:
 def size_of(paths: Sequence[Path]) -> int:
     """Bytes of files, of compressed ones about those of their content."""
     return sum(path.stat().st_size * (UNPACKED if is_gz(path) else 1) for path in paths)
+
+
+def is_large(size: int) -> bool:
+    """Whether data of so many bytes are prepared before they are used."""
+    return size >= LARGE
