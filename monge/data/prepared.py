@@ -409,9 +409,12 @@ class Store:
             np.save(field.beside("length"), values.length)
             np.save(field.beside("start"), np.cumsum(values.length) - values.length)
             return field
-        if type(values).__name__ == "PictureRows":  # imported only where there are some
-            write_json(path, values.paths)
-            return StoredField(path, "uint8", values.shape[1:], "pictures", values.side)
+        if self.inputs.kind == "pictures":
+            from .readers.decoding import PictureRows
+
+            if isinstance(values, PictureRows):
+                write_json(path, values.paths)
+                return StoredField(path, "uint8", values.shape[1:], "pictures", values.side)
         return None
 
     def select(self, tensors: Mapping[str, PackedTensor], rows: Tensor) -> StoredTensors:
