@@ -37,19 +37,5 @@ lint: install
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 
-bench: install
-	@$(PY) -m benchmarks.trainer
-	@$(PY) -m benchmarks.sampling
-	@$(PY) -m benchmarks.pixelcnn
-	@$(PY) -m benchmarks.wavenet
-	@$(PY) -m benchmarks.attention
-	@$(PY) -m benchmarks.gpt
-	@$(PY) -m benchmarks.peers
-	@$(PY) -m benchmarks.transport
-	@$(PY) -m benchmarks.flows
-	@$(PY) -m benchmarks.vae
-	@$(PY) -m benchmarks.gan
-	@$(PY) -m benchmarks.diffusion
-	@$(PY) -m benchmarks.beam
-	@$(PY) -m benchmarks.tokens
-	@$(PY) -m benchmarks.serving
+bench: install  # ratios against peers, each in an environment of its own (scripts/bench-env)
+	@$(PY) -m benchmarks

@@ -24,7 +24,8 @@ from monge.core.space import Space
 from monge.models.sequence.transformer import Transformer
 from monge.nn.attention.transformer import CausalTransformer
 
-from .clock import alternate, show
+from .clock import alternate, measured, show
+from .results import keep
 from .sides import installed
 
 SYMBOLS, WIDTH, DEPTH, HEADS, HIDDEN = 4000, 256, 3, 4, 512
@@ -195,6 +196,7 @@ def compare(ends: bool) -> None:
             name: f"{ROWS / statistics.median(spent):.1f} sentences/s"
             for name, spent in times.items()
         },
+        name="ending" if ends else "endless",
     )
 
 
@@ -202,6 +204,7 @@ def main() -> None:
     torch.set_num_threads(1)
     compare(ends=True)
     compare(ends=False)
+    keep("beam", measured, peers=["transformers"])
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ their range, as ratios, and as the exponent by which a time grows with a size.""
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 Work = Callable[[], object]
 Times = dict[str, list[float]]
+measured: dict[str, float] = {}
+"""The ratios that were shown under a name, which a benchmark keeps at its end."""
 
 
 def timed(work: Work) -> float:
@@ -43,13 +46,25 @@ def ratios(times: Times) -> dict[str, float]:
 
 
 def show(
-    times: Times, notes: Mapping[str, str] | None = None, digits: int = 1, head: str = "  "
+    times: Times,
+    notes: Mapping[str, str] | None = None,
+    digits: int = 1,
+    head: str = "  ",
+    name: str = "",
 ) -> None:
-    """Print one line each: its time, its ratio to the first, and a note."""
+    """Print one line each: its time, its ratio to the first, and a note. Under a name the ratios
+    are measured values."""
+    for side in list(times)[1:] if name else ():
+        record(f"{name} {side}", ratios(times)[side])
     wide = max(map(len, times)) + 1
     for name, ratio in ratios(times).items():
         line = f"{head}{name:{wide}}{format_times(times[name], digits)}  ratio {ratio:.2f}"
         print(f"{line}  {(notes or {}).get(name, '')}".rstrip(), flush=True)
+
+
+def record(name: str, value: float) -> None:
+    """A value to be kept: `measured["log_prob_zuko"]`."""
+    measured[re.sub(r"\W+", "_", name).strip("_")] = value
 
 
 def power(sizes: Sequence[float], times: Sequence[float]) -> float:

@@ -6,8 +6,8 @@ differentiated through its steps. Every side tries tolerances (or numbers of ste
 tight and keeps the loosest whose root mean square error, against a solution in float64, is at most
 the one asked for. One thread, CPU time, alternately, median of rounds.
 
-    pip install 'monge[bench]'
-    python -m benchmarks.cnf [--rounds 9]
+    python -m benchmarks cnf
+    build/bench/flows/bin/python -m benchmarks.cnf [--rounds 9]
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from monge.nn.mlp import MLP
 from monge.solve.jacobian_trace import exact_trace
 from monge.solve.ode import Solver
 
-from .clock import Work, alternate, show
+from .clock import Work, alternate, measured, show
+from .results import keep
 from .sides import installed, stepper
 
 ERROR = 1e-4
@@ -129,7 +130,7 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
             for name, (answer, _) in found.items()
         }
         print(f"{title} D={dims} 3x{width} B={rows}")
-        show(alternate(sides, rounds, warm=2), notes, 2)
+        show(alternate(sides, rounds, warm=2), notes, 2, name=f"{title} D{dims}")
 
 
 def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: str) -> None:
@@ -148,7 +149,7 @@ def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: st
         )
         sides[name] = stepper(model, loss)
     print(f"matching {coupling} D={dims}")
-    show(alternate(sides, rounds, warm=2), digits=2)
+    show(alternate(sides, rounds, warm=2), digits=2, name=f"matching {coupling}")
 
 
 def peer_loss(model: CNF, x: Tensor, coupling: str) -> Answer:
@@ -180,6 +181,7 @@ def main() -> None:
     against_torchdiffeq(8, 128, 256, chosen.rounds)
     against_torchcfm(2, 128, 256, 10 * chosen.rounds, "independent")
     against_torchcfm(2, 128, 256, 10 * chosen.rounds, "optimal")
+    keep("cnf", measured, peers=["torchdiffeq", "torchcfm"])
 
 
 if __name__ == "__main__":

@@ -428,7 +428,9 @@ def main() -> None:
     parser.add_argument("--choose", choices=["error", "density"], default="error")
     parser.add_argument("--without", nargs="*", default=[], choices=[*PEERS], help="leave out")
     parser.add_argument("--results", metavar="FILE", help="keep the errors here, and resume")
-    parser.add_argument("--budget", default="30s", help="of each fit that is not closed-form")
+    parser.add_argument(
+        "--budget", default="2000steps", help="of each fit; steps do not depend on the machine"
+    )
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     for name in asked.data:

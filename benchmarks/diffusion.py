@@ -7,8 +7,8 @@ steps with its predicted noise, ours takes DPM-Solver++ of few steps on the same
 is the energy distance of 2000 samples to held-out digits, beside that of training digits. Sides
 alternate in one process on one thread; medians and spreads of CPU time.
 
-    pip install 'monge[bench]'
-    python -m benchmarks.diffusion [--seconds 60] [--steps 10]
+    python -m benchmarks diffusion
+    build/bench/diffusion/bin/python -m benchmarks.diffusion [--seconds 60] [--steps 10]
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
-from .clock import alternate, ratios, show
+from .clock import alternate, measured, ratios, record, show
+from .results import keep
 from .sides import installed, stepper, weights
 
 SIDE, ROWS, DRAWS, PEER_STEPS, TIMES = 28, 64, 2000, 50, 1000
@@ -101,7 +102,11 @@ def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
             for name, side in sides.items()
         },
         0,
+        name=f"step {'bf16' if bf16 else ''}",
     )
+    for name in list(sides)[1:]:
+        per_flop = ratios(times)[name] * flops["monge"] / flops[name]
+        record(f"step {'bf16' if bf16 else ''} per flop {name}", per_flop)
 
 
 def fitted(seconds: float) -> tuple[DDPM, Tensor, Tensor]:
@@ -165,7 +170,10 @@ def sample(model: DDPM, test: Tensor, known: Tensor, steps: int, repeats: int) -
         times,
         {name: f"distance {apart.value:.4f} ± {apart.stderr:.4f}" for name, apart in away.items()},
         0,
+        name="sample",
     )
+    for name, apart in away.items():
+        record(f"distance {name}", apart.value)
 
 
 def main() -> None:
@@ -185,6 +193,7 @@ def main() -> None:
     for bf16 in (False, True)[: 1 + options.bf16]:
         train(sides, options.repeats, bf16)
     sample(*fitted(options.seconds), options.steps, options.repeats)
+    keep("diffusion", measured, peers=["diffusers"])
 
 
 if __name__ == "__main__":

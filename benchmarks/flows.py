@@ -8,8 +8,8 @@ assign the same densities to the same rows; every side must score its own sample
 alternate in one process on one thread; reported are median and spread of CPU time and the ratio of
 medians, peer by ours.
 
-    pip install 'monge[bench]'
-    python -m benchmarks.flows [maf spline affine] [--repeats 15]
+    python -m benchmarks flows
+    build/bench/flows/bin/python -m benchmarks.flows [maf spline affine] [--repeats 15]
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.nn.mlp import MLP
 from monge.prob.bijections.spline import UNIT_DERIVATIVE_LOGIT
 
-from .clock import Work, alternate, show
+from .clock import Work, alternate, measured, show
+from .results import keep
 from .sides import installed, stepper, weights
 
 LAYERS, WIDTH, BINS, REACH = 8, 256, 8, 5.0
@@ -231,7 +232,8 @@ def compare(task: str, repeats: int) -> None:
     }
     for what, each in works.items():
         fewer = max(3, repeats // 3) if task == "maf" and what == "sample" else repeats
-        show(alternate(each, fewer, warm=3), digits=2, head=f"  {what:12}")
+        times = alternate(each, fewer, warm=3)
+        show(times, digits=2, head=f"  {what:12}", name=f"{task} {what}")
 
 
 def main() -> None:
@@ -242,6 +244,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for task in options.tasks:
         compare(task, options.repeats)
+    keep("flows", measured, peers=["nflows", "normflows", "zuko"])
 
 
 if __name__ == "__main__":

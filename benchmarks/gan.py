@@ -28,7 +28,8 @@ from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
 from monge.train.trainer import Trainer
 
-from .clock import alternate, show
+from .clock import alternate, measured, show
+from .results import keep
 from .sides import InMemoryRows
 
 ROWS, BATCH, RATE, BETAS = 8192, 64, 2e-4, (0.5, 0.999)
@@ -119,8 +120,10 @@ def main() -> None:
                     for name, (_, step) in sides.items()
                 },
                 arguments.rounds,
-            )
+            ),
+            name=title,
         )
+    keep("gan", measured)
 
 
 if __name__ == "__main__":

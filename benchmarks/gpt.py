@@ -28,7 +28,8 @@ from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
 from monge.nn.attention.transformer import CausalTransformer
 
-from .clock import alternate, power, show, timed
+from .clock import alternate, measured, power, show, timed
+from .results import keep
 from .sides import installed, stepper
 
 SYMBOLS, WIDTH, DEPTH, HEADS = 256, 128, 4, 4
@@ -149,6 +150,7 @@ def compare(there: Any | None, model: GPT, rows: int, steps: int, repeats: int) 
         {name: f"{steps / statistics.median(spent):.0f} steps/s" for name, spent in times.items()},
         0,
         "    ",
+        f"sample rows {rows}",
     )
 
 
@@ -166,7 +168,11 @@ def train(repeats: int, dropout: float) -> None:
     initial = " and ".join(f"{float(loss()):.4f}" for _, loss in losses.values())
     print(f"  a step of training, {ROWS} x {CONTEXT}, dropout {dropout}; losses {initial}")
     times = alternate({name: stepping(*pair) for name, pair in losses.items()}, repeats)
-    show({name: [one / STEPS for one in spent] for name, spent in times.items()}, head="    ")
+    show(
+        {name: [one / STEPS for one in spent] for name, spent in times.items()},
+        head="    ",
+        name=f"step dropout {dropout}",
+    )
 
 
 def stepping(net: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
@@ -211,6 +217,7 @@ def main() -> None:
         compare(there, model, rows, options.steps, options.repeats)
     grow(3)
     grow(3, attention="linear")
+    keep("gpt", measured, peers=["transformers"])
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ unmeasured rounds; reported are the median and the spread (lowest to highest) of
 ratio of the medians, peer by ours. The numbers of weights are printed to show that the sizes
 agree.
 
-    pip install 'monge[bench]'
-    python -m benchmarks.peers            # D=64, 3x512, 1024 rows
+    python -m benchmarks peers
+    build/bench/flows/bin/python -m benchmarks.peers            # D=64, 3x512, 1024 rows
 """
 
 from __future__ import annotations

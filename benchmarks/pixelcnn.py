@@ -28,7 +28,8 @@ from monge.nn.autoregressive.pixel import RasterNet
 from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
 from monge.nn.autoregressive.pixelrnn import DiagonalBiLSTM, PixelRNNStack, RowLSTM
 
-from .clock import power, show, timed
+from .clock import measured, power, show, timed
+from .results import keep
 
 NETS: dict[str, RasterNet.Config] = {
     "gated": GatedPixelCNN.Config(width=64, depth=7),
@@ -69,7 +70,7 @@ def compare(net: RasterNet.Config, side: int, rows: int, repeats: int, passes: i
         f"{name} {owner(net).__name__} {net.depth}x{net.width}, {side}x{side}, {rows} images, "
         f"{repeats} rounds, one thread"
     )
-    show({"cached": scans, f"{pixels} x one full pass": each, "one log_prob": scores})
+    show({"cached": scans, "full passes": each, "one log_prob": scores}, name=name)
 
 
 def agree(net: RasterNet.Config, side: int, rows: int) -> None:
@@ -111,6 +112,7 @@ def main() -> None:
         compare(net, 28, options.rows, options.repeats, options.passes)
         agree(net, 10, options.rows)
         grow(net, options.rows, 3)
+    keep("pixelcnn", measured)
 
 
 if __name__ == "__main__":

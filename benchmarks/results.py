@@ -1,7 +1,8 @@
 """What benchmarks measured, kept as files, and the tables of the documentation made from them.
 
 A benchmark ends with `keep("trainer", {"epoch": 1.02})`, which writes `results/trainer.json`: the
-values with the machine, the versions, the seeds and the day. `results/tables.yaml` lays tables
+values with the machine, the versions, the commit, the seeds and the day; `monge reproduce debd`
+writes `results/debd.json` in the same form. `results/tables.yaml` lays tables
 out, row by row. A cell such as `{trainer.epoch:.2f} times` is filled in from the files; where a
 value is not there yet, the row shows what was `stated` by hand, with its day. `make results`, that
 is `python -m benchmarks.results`, writes the tables into README.md and docs/benchmarks.md between
@@ -10,11 +11,7 @@ their marks; a test holds that they agree.
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
 import json
-import os
-import platform
 import re
 import string
 import sys
@@ -22,10 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from monge.comparison.reproduction import about_this_machine
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results"
 LAYOUT = FOLDER / "tables.yaml"
-PACKAGES = ("monge", "torch", "numpy", "scipy", "scikit-learn")
 MARKED = "<!-- table {name}: made from results/ by `make results` -->\n{body}<!-- end of table -->"
 PLACE = re.compile(r"<!-- table (\w+): [^>]*-->\n.*?<!-- end of table -->", re.S)
 
@@ -39,14 +37,14 @@ def keep(
 ) -> Path:
     """Write the values that the benchmark `name` measured; `peers` are packages it compares with.
     A name such as `flows-spline` is one part of a benchmark that measures several."""
+    if not values:
+        raise SystemExit(
+            f"{name}: no peer is installed, so nothing is kept; run scripts/bench-env"
+        )
     record = {
         "benchmark": name.partition("-")[0],
         "arguments": sys.argv[1:],
-        "date": datetime.date.today().isoformat(),
-        "values": {key: float(value) for key, value in values.items()},
-        "seeds": list(seeds),
-        "machine": machine(),
-        "versions": {"python": platform.python_version()} | versions([*PACKAGES, *peers]),
+        **about_this_machine(values, seeds, peers),
         "note": note,
     }
     FOLDER.mkdir(exist_ok=True)
@@ -54,35 +52,6 @@ def keep(
     file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"kept in {file.relative_to(ROOT)}; `make results` puts it into the tables")
     return file
-
-
-def machine() -> dict[str, Any]:
-    import torch
-
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def processor() -> str:
-    """The name of the processor, where the system tells it."""
-    about = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.+)", about.read_text()) if about.exists() else None
-    return found[1].strip() if found else platform.processor()
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 # tables

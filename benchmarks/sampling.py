@@ -25,7 +25,8 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-from .clock import alternate, power, show, timed
+from .clock import alternate, measured, power, show, timed
+from .results import keep
 
 
 def built(dims: int, width: int, depth: int, kind: str) -> MADE:
@@ -57,7 +58,7 @@ def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: st
         f"MADE D={dims}, {depth}x{width}, {kind}, {rows} rows, {repeats} rounds, one thread; "
         f"the samples agree on {agree:.4%} of the entries"
     )
-    show(times)
+    show(times, name=f"D{dims} {kind}")
 
 
 def grow(width: int, rows: int, repeats: int) -> None:
@@ -99,6 +100,7 @@ def main() -> None:
     grow(1000, options.rows, options.repeats)
     if options.large:
         compare(784, 1000, 1, options.rows, 2, "binary")
+    keep("sampling", measured)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python -m benchmarks.scale_data                    # 1 000 000 rows; minutes
     python -m benchmarks.scale_data --rows 10000000    # the full size: a csv of 2 GB
+    python -m benchmarks.scale_data csv --folder big   # one part; epoch, rows and parquet need csv
 
 A mixed table is generated. Each measurement runs in a process of its own; time is wall time and
 processor time, memory the peak of the process (mapped pages of files included). Preparing is
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,13 @@ import pyarrow as pa, pyarrow.csv as pc
 with pc.open_csv(place / "big.csv") as file, pc.CSVWriter(place / "again.csv", file.schema) as out:
     for batch in file:
         out.write(batch)
+"""
+PARQUET = """
+import pyarrow.csv as c, pyarrow.parquet as q
+with c.open_csv(place / "big.csv") as file:
+    with q.ParquetWriter(place / "big.parquet", file.schema) as out:
+        for batch in file:
+            out.write_batch(batch)
 """
 PREPARE = """
 from monge.data import loading as data
@@ -155,56 +164,77 @@ def show(what: str, found: dict[str, float], more: str = "") -> None:
     print(f"{what:34}{times} {found['peak']:9.0f} MB  {more}", flush=True)
 
 
+def csv(place: Path, options: argparse.Namespace) -> None:
+    again = measure(REWRITE, place)
+    (place / "again.csv").unlink()
+    show("pyarrow: read and write again", again)
+    made = measure(PREPARE, place, "big.csv", "big.monge")
+    ratio = made["processor"] / again["processor"]
+    goal = "goal 1.5 and 600 MB"
+    show("prepare csv", made, f"{ratio:.2f} of pyarrow, {made['size'] / 1e9:.2f} GB; {goal}")
+    (place / "csv.json").write_text(json.dumps(made))
+
+
+def parquet(place: Path, options: argparse.Namespace) -> None:
+    measure(PARQUET, place)
+    columns = measure(PREPARE, place, "big.parquet", "columns.monge")
+    shutil.rmtree(place / "columns.monge")
+    ratio = columns["processor"] / json.loads((place / "csv.json").read_text())["processor"]
+    show("prepare parquet", columns, f"{ratio:.2f} of csv; goal 0.5")
+
+
+def epoch(place: Path, options: argparse.Namespace) -> None:
+    steps = str(options.steps)
+    inside = measure(EPOCH, place, "memory", steps, "a")
+    outside = measure(EPOCH, place, "prepared", steps, "b")
+    show(f"{steps} steps of made, in memory", inside)
+    ratio = outside["processor"] / inside["processor"]
+    show(f"{steps} steps of made, prepared", outside, f"{ratio:.2f} of memory; goal 1.1")
+
+
+def rows(place: Path, options: argparse.Namespace) -> None:
+    show("fit made, 200 steps, prepared", measure(FIT, place))
+    run, n = str(place / "run"), str(options.samples or options.rows // 10)
+    out = str(place / "scores.csv")
+    scored = measure(COMMAND, place, "score", run, str(place / "big.csv"), "-o", out)
+    show("score csv", scored, "goal 1000 MB")
+    out = str(place / "new.csv")
+    sampled = measure(COMMAND, place, "sample", run, "-n", n, "-o", out)
+    show(f"sample {n} rows", sampled, "goal 1000 MB")
+
+
+def pictures(place: Path, options: argparse.Namespace) -> None:
+    draw(place / "photos", count := min(options.rows, 100_000))
+    made = measure(PREPARE, place, "photos", "photos.monge")
+    show(f"prepare {count} pictures", made, f"{made['size'] / 1e9:.2f} GB")
+    inside, outside = (measure(PICTURES, place, what) for what in ("photos", "photos.monge"))
+    show("second epoch, in memory", inside)
+    ratio = outside["processor"] / inside["processor"]
+    show("second epoch, prepared", outside, f"{ratio:.2f} of memory; goal 1.2")
+
+
+PARTS = {"csv": csv, "parquet": parquet, "epoch": epoch, "rows": rows, "pictures": pictures}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="by default all")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=200, help="of the epoch that are timed")
     parser.add_argument("--samples", type=int, default=0, help="by default a tenth of the rows")
+    parser.add_argument("--folder", type=Path, help="keeps the files, for other parts later")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        generate(place / "big.csv", options.rows)
-        size = (place / "big.csv").stat().st_size
-        print(f"{options.rows} rows, {size / 1e9:.2f} GB of csv")
-        print(f"{'':34}{'wall':>11} {'processor':>11} {'peak':>12}")
-        again = measure(REWRITE, place)
-        show("pyarrow: read and write again", again)
-        made = measure(PREPARE, place, "big.csv", "big.monge")
-        ratio = made["processor"] / again["processor"]
-        goal = "goal 1.5 and 600 MB"
-        show("prepare csv", made, f"{ratio:.2f} of pyarrow, {made['size'] / 1e9:.2f} GB; {goal}")
-        (place / "again.csv").unlink()
-        measure(
-            "import pyarrow.csv as c, pyarrow.parquet as q\n"
-            'with c.open_csv(place / "big.csv") as file:\n'
-            '    with q.ParquetWriter(place / "big.parquet", file.schema) as out:\n'
-            "        for batch in file: out.write_batch(batch)\n",
-            place,
-        )
-        columns = measure(PREPARE, place, "big.parquet", "columns.monge")
-        ratio = columns["processor"] / made["processor"]
-        show("prepare parquet", columns, f"{ratio:.2f} of csv; goal 0.5")
-        steps = str(options.steps)
-        inside = measure(EPOCH, place, "memory", steps, "a")
-        outside = measure(EPOCH, place, "prepared", steps, "b")
-        show(f"{steps} steps of made, in memory", inside)
-        ratio = outside["processor"] / inside["processor"]
-        show(f"{steps} steps of made, prepared", outside, f"{ratio:.2f} of memory; goal 1.1")
-        show("fit made, 200 steps, prepared", measure(FIT, place))
-        run, n = str(place / "run"), str(options.samples or options.rows // 10)
-        out = str(place / "scores.csv")
-        scored = measure(COMMAND, place, "score", run, str(place / "big.csv"), "-o", out)
-        show("score csv", scored, "goal 1000 MB")
-        out = str(place / "new.csv")
-        sampled = measure(COMMAND, place, "sample", run, "-n", n, "-o", out)
-        show(f"sample {n} rows", sampled, "goal 1000 MB")
-        draw(place / "photos", count := min(options.rows, 100_000))
-        made = measure(PREPARE, place, "photos", "photos.monge")
-        show(f"prepare {count} pictures", made, f"{made['size'] / 1e9:.2f} GB")
-        inside, outside = (measure(PICTURES, place, what) for what in ("photos", "photos.monge"))
-        show("second epoch, in memory", inside)
-        ratio = outside["processor"] / inside["processor"]
-        show("second epoch, prepared", outside, f"{ratio:.2f} of memory; goal 1.2")
+    with tempfile.TemporaryDirectory() as scratch:
+        place = options.folder or Path(scratch)
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / "big.csv").exists() and options.parts != ["pictures"]:
+            generate(place / "part.csv", options.rows)
+            (place / "part.csv").rename(place / "big.csv")
+            size = (place / "big.csv").stat().st_size
+            print(f"{options.rows} rows, {size / 1e9:.2f} GB of csv")
+        print(f"{'':34}{'wall':>11} {'processor':>11} {'peak':>12}", flush=True)
+        for part in options.parts or PARTS:
+            PARTS[part](place, options)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from monge.serve.queueing import WINDOW
 from monge.serve.security import Access, Guard, make_token
 from monge.serve.served import load
 
+from .results import keep
+
 
 def serve(folder: str, port: int, token: str, window: float) -> None:
     app = Guard(
@@ -121,6 +123,12 @@ def main() -> None:
         print("in batches", json.dumps({k: round(v, 2) for k, v in shared.items()}), flush=True)
         print(f"ratio {shared['per_second'] / single['per_second']:.2f}")
         long = measure(folder, WINDOW, 32, 600.0, 10_000)
+        figures = {"ratio": shared["per_second"] / single["per_second"]} | {
+            f"{name}_{key}": value
+            for name, found in (("single", single), ("shared", shared), ("long", long))
+            for key, value in found.items()
+        }
+        keep("serving", figures)
         print("10000 requests", json.dumps({k: round(v, 2) for k, v in long.items()}))
 
 

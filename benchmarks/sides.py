@@ -15,7 +15,7 @@ def installed(name: str, module: str = "") -> bool:
     """Whether a peer library is installed; prints a note if it is not."""
     if importlib.util.find_spec(module or name):
         return True
-    print(f"{name} is not installed, so it is left out; pip install 'monge[bench]'")
+    print(f"{name} is not installed, so it is left out; see scripts/bench-env")
     return False
 
 
@@ -48,6 +48,10 @@ class InMemoryRows:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.x[0].numel() * self.x.element_size()
 
     def batch(self, index: Tensor, train: bool = False) -> Batch:
         return Batch(self.x.index_select(0, index).float(), row=index)

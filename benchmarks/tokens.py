@@ -12,7 +12,8 @@ from pathlib import Path
 
 from monge.data.codecs.tokens import Text, tokenizer
 
-from .clock import alternate, show
+from .clock import alternate, measured, show
+from .results import keep
 
 ROUNDS = 5
 
@@ -48,7 +49,9 @@ def main() -> None:
             name: f"{count / statistics.median(spent) / 1e6:.2f} M tokens/s"
             for name, spent in times.items()
         },
+        name="encode",
     )
+    keep("tokens", measured, peers=["tokenizers"])
 
 
 if __name__ == "__main__":

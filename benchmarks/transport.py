@@ -7,8 +7,8 @@ ott-jax is compiled before it is measured, and at n=4096 it is asked for ten tim
 float32 its passes stall near 5e-4 there. The last lines show how our time grows with n, what a
 problem of 20000 points takes in time and memory, and a batch of small problems against a loop.
 
-    pip install 'monge[bench]'
-    python -m benchmarks.transport [--quick]
+    python -m benchmarks transport
+    build/bench/transport/bin/python -m benchmarks.transport [--quick]
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from monge.solve.transport.exact import exact
 from monge.solve.transport.ground_cost import squared
 from monge.solve.transport.sinkhorn import sinkhorn
 
-from .clock import alternate, power, show, timed
+from .clock import alternate, measured, power, show, timed
+from .results import keep
 from .sides import installed
 
 Solver = Callable[[], Tensor]
@@ -120,6 +121,7 @@ def race(title: str, sides: dict[str, Solver], rounds: int) -> None:
             name: f"error {error:.1e}{', a larger one' * (error > 1.5 * ERROR)}"
             for name, error in errors.items()
         },
+        name=title,
     )
 
 
@@ -195,6 +197,7 @@ def main() -> None:
     if not chosen.quick:
         growth()
         large()
+    keep("transport", measured, peers=["POT", "ott-jax", "jax"])
 
 
 if __name__ == "__main__":

@@ -24,27 +24,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-PUBLISHED = {  # root mean square error, its standard error; log-likelihood, its standard error
-    "boston": (2.90, 0.18, -2.40, 0.04),
-    "concrete": (4.82, 0.16, -2.93, 0.02),
-    "energy": (0.54, 0.06, -1.21, 0.01),
-    "yacht": (0.67, 0.05, -1.25, 0.01),
-}
-SETTINGS = (
-    "spread=constant",
-    "net.activation=gelu",
-    "net.width=100",
-    "net.dropout=0.1",
-    "train.optimiser=adamw",
-    "train.lr=3e-3",
-    "train.weight_decay=0.01",
-    "train.ema_decay=0",
-    "train.batch_size=64",
-    "train.schedule=cosine",
-    "train.eval_every=1000000",
-)
-"""A small smooth network with one scale for all rows, trained to the end on all rows but a few:
-the dozens that early stopping would need are worth more as training rows."""
+from monge.comparison.published import DROPOUT as PUBLISHED
+from monge.comparison.published import TUNED as SETTINGS
+
 HELD, EPOCHS, STEPS = 0.02, 500, 4000
 """Share of the training rows that is held out; epochs of training, and steps at least."""
 PASSES = "passes=20"

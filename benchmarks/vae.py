@@ -7,8 +7,8 @@ its saving and logging. Reported are median and spread of CPU time of an epoch a
 medians, theirs by ours. Before that, both begin from one set of weights, and their losses on one
 batch are printed to show that the models agree.
 
-    pip install 'monge[bench]'
-    python -m benchmarks.vae [--rows 20000] [--rounds 7]
+    python -m benchmarks vae
+    build/bench/vae/bin/python -m benchmarks.vae [--rows 20000] [--rounds 7]
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from monge.models._sequence_sampling import row_groups, unobserved_rows
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn import dilated
 
-from .clock import power, show, timed
+from .clock import measured, power, show, timed
+from .results import keep
 
 
 def built(layers: int, width: int, steps: int) -> WaveNet:
@@ -73,7 +74,8 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
         f" {repeats} rounds, one thread"
     )
     times = {name: found[1:] for name, found in times.items()}
-    show(times, {"queues": f"{statistics.median(times['queues']) / steps * 1e6:.0f} us per step"})
+    notes = {"queues": f"{statistics.median(times['queues']) / steps * 1e6:.0f} us per step"}
+    show(times, notes, name=f"rows {rows}")
 
 
 def agree(model: WaveNet, steps: int, rows: int) -> None:
@@ -124,6 +126,7 @@ def main() -> None:
         compare(model, chosen.steps, rows, chosen.repeats, chosen.passes)
     agree(model, 60, 4)
     grow(model, chosen.rows[0])
+    keep("wavenet", measured)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,15 @@ import re
 import pytest
 
 from benchmarks import results
+from benchmarks.environments import ENVIRONMENTS
+from monge.comparison.published import TABLES
+
+
+def is_measured_by(name):
+    """Whether a table of `monge reproduce`, or a benchmark, writes results of this name."""
+    source = results.ROOT / "benchmarks" / f"{name.partition('-')[0]}.py"
+    return name in TABLES or "keep(" in source.read_text(encoding="utf-8")
+
 
 ROWS = [(name, row) for name, each in results.layouts().items() for row in each["rows"]]
 
@@ -24,8 +33,7 @@ def test_every_result_says_where_it_was_measured():
         assert {"processor", "cores", "threads", "system"} <= set(found["machine"]), name
         assert {"python", "torch", "monge"} <= set(found["versions"]), name
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"]), name
-        source = results.ROOT / "benchmarks" / f"{found['benchmark']}.py"
-        assert "keep(" in source.read_text(encoding="utf-8"), name
+        assert is_measured_by(found.get("benchmark") or found["table"]), name
 
 
 def test_every_cell_asks_for_what_a_benchmark_keeps():
@@ -33,9 +41,25 @@ def test_every_cell_asks_for_what_a_benchmark_keeps():
         assert row["stated"]
         assert row["date"]
         for asked in results.names_in(str(row.get("measured", ""))):
-            benchmark = asked.partition(".")[0].partition("-")[0]
-            source = (results.ROOT / "benchmarks" / f"{benchmark}.py").read_text(encoding="utf-8")
-            assert "keep(" in source, asked
+            assert is_measured_by(asked.partition(".")[0]), asked
+
+
+def test_every_benchmark_that_keeps_values_has_an_environment():
+    homes = [name for here in ENVIRONMENTS.values() for name in here.benchmarks]
+    assert len(homes) == len(set(homes))
+    keeping = {
+        path.stem
+        for path in (results.ROOT / "benchmarks").glob("*.py")
+        if "import keep" in path.read_text(encoding="utf-8")
+    }
+    assert set(homes) == keeping
+
+
+def test_nothing_is_kept_where_no_peer_was_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    with pytest.raises(SystemExit, match="flows"):
+        results.keep("flows", {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_value_takes_the_place_of_what_was_stated(tmp_path, monkeypatch):
