@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -11,17 +12,27 @@ from collections.abc import Callable
 
 import torch
 
+Seed = int | str
 
-def main(doc: str, attack: Callable[[int, int], list[str]], tries: int) -> None:
-    """Run an attack with --tries and --seed, print what failed and how many were tried."""
+
+def main(
+    doc: str, attack: Callable[[int, Seed], list[str]], tries: int, piece: int | None = None
+) -> None:
+    """Run an attack with --tries and --seed, print what failed and how many were tried. One that
+    is made in pieces says after each how far it is, and ends after --seconds."""
     parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=tries)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no piece starts after")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    failed = attack(options.tries, options.seed)
-    print("".join(f"{line}\n" for line in failed), end="")
-    print(f"seed {options.seed}: {options.tries} tried, {len(failed)} failed")
+    start, tried, failed = time.monotonic(), 0, 0
+    while tried < options.tries and time.monotonic() - start < options.seconds:
+        count = min(piece or options.tries, options.tries - tried)
+        wrong = attack(count, f"{options.seed}.{tried}" if tried else options.seed)
+        tried, failed = tried + count, failed + len(wrong)
+        print("".join(f"{line}\n" for line in wrong), end="")
+        print(f"seed {options.seed}: {tried} tried, {failed} failed", flush=True)
     sys.exit(bool(failed))
 
 

@@ -22,7 +22,7 @@ import hypothesis
 import numpy as np
 import pandas as pd
 import torch
-from attacking import main
+from attacking import Seed, main
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
@@ -35,6 +35,11 @@ from monge.train.budget import Budget
 
 
 def people(rows: int = 40) -> pd.DataFrame:
+    return made_people(rows).copy()
+
+
+@cache
+def made_people(rows: int) -> pd.DataFrame:
     draw = np.random.default_rng(0)
     return pd.DataFrame(
         {
@@ -47,6 +52,8 @@ def people(rows: int = 40) -> pd.DataFrame:
     )
 
 
+PIECE = 1000
+"""Calls that Hypothesis draws together; it remembers them all, which takes time."""
 NAMES = [*people(1).columns]
 FIELDS = (
     "width", "depth", "head", "net", "net.width", "prior", "start", "preset", "order", "x", "",
@@ -66,21 +73,25 @@ WORDS = (
 SIGNS = ("=", ">", "<", ">=", "<=", "!=", "==", "~", "", "+", "-", "*", "(", ")", ";", " ")
 
 
+@cache
 def text() -> st.SearchStrategy[str]:
     return st.one_of(st.sampled_from(WORDS), st.text(max_size=12))
 
 
+@cache
 def settings() -> st.SearchStrategy[list[str]]:
     pair = st.tuples(st.sampled_from(FIELDS), text()).map("=".join)
     return st.lists(st.one_of(pair, pair, text()), max_size=3)
 
 
+@cache
 def formula() -> st.SearchStrategy[str]:
     """A condition or a constraint, or what looks like one."""
     word = st.one_of(st.sampled_from([*NAMES, *SIGNS]), st.sampled_from(WORDS))
     return st.lists(word, min_size=1, max_size=7).map("".join)
 
 
+@cache
 def scalars() -> st.SearchStrategy[Any]:
     return st.one_of(
         st.none(),
@@ -99,6 +110,7 @@ def scalars() -> st.SearchStrategy[Any]:
 KINDS = ("f4", "f8", "f2", "i8", "u8", "i1", "u1", "?", "U2", "S2", "O", "c8", "M8[s]", "m8[D]")
 
 
+@cache
 def arrays() -> st.SearchStrategy[Any]:
     shapes = st.one_of(
         st_numpy.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
@@ -129,6 +141,7 @@ def as_tensor(array: np.ndarray) -> Any:
     return torch.tensor(array.copy()) if array.dtype.kind in "fiub" else array
 
 
+@cache
 def frames() -> st.SearchStrategy[pd.DataFrame]:
     """A table like that of the run, with columns and cells changed, or an odd one."""
 
@@ -149,6 +162,7 @@ def frames() -> st.SearchStrategy[pd.DataFrame]:
     return st.one_of(near, near, odd.map(pd.DataFrame))
 
 
+@cache
 def objects() -> st.SearchStrategy[Any]:
     nested = st.recursive(
         scalars(),
@@ -163,14 +177,17 @@ def objects() -> st.SearchStrategy[Any]:
     return st.one_of(arrays(), frames(), nested, pairs, st.lists(text(), max_size=5))
 
 
+@cache
 def counts() -> st.SearchStrategy[int]:
     return st.sampled_from((0, 1, 2, 5, -1, 10**12, 10**20, 2**63))
 
 
+@cache
 def seeds() -> st.SearchStrategy[int]:
     return st.one_of(st.integers(0, 5), st.sampled_from((-1, 2**63 - 1, 2**63, 10**30)))
 
 
+@cache
 def given_values() -> st.SearchStrategy[Any]:
     return st.one_of(
         st.none(),
@@ -178,6 +195,7 @@ def given_values() -> st.SearchStrategy[Any]:
     )
 
 
+@cache
 def where_values() -> st.SearchStrategy[Any]:
     pairs = st.dictionaries(st.sampled_from(NAMES), st.one_of(scalars(), formula()), max_size=2)
     return st.one_of(st.none(), formula(), st.lists(formula(), max_size=2), pairs)
@@ -194,7 +212,9 @@ def begin(folder: str, model: str, data: Any, words: list[str], fields: dict[str
     """What `fit` does before its first step, and a step if the model is small."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         run = start(model, data, "width=4", *words, out=Path(scratch) / "run", **fields)
-        if run.cost.parameters < 10**4 and run.trainer and run.trainer.batch_size <= 64:
+        if run.trainer is None or run.trainer.batch_size > 64:
+            return
+        if sum(each.numel() for each in run.trainer.model.parameters()) < 10**4:
             for _ in run.train("1step"):
                 pass
 
@@ -202,21 +222,17 @@ def begin(folder: str, model: str, data: Any, words: list[str], fields: dict[str
 def calls(folder: str) -> dict[str, Callable[[st.DataObject], Any]]:
     """The calls, each with arguments that it draws."""
 
-    def option(draw: Callable) -> dict[str, Any]:
-        return draw(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "event": st.one_of(st.none(), st.sampled_from(NAMES), text()),
-                    "given": st.lists(st.one_of(st.sampled_from(NAMES), text()), max_size=2),
-                    "target": st.one_of(st.sampled_from(NAMES), text()),
-                    "ensemble": st.sampled_from((0, 1, 2, -1, 10**12)),
-                    "seed": seeds(),
-                    "budget": text(),
-                },
-            )
-        )
-
+    options = st.fixed_dictionaries(
+        {},
+        optional={
+            "event": st.one_of(st.none(), st.sampled_from(NAMES), text()),
+            "given": st.lists(st.one_of(st.sampled_from(NAMES), text()), max_size=2),
+            "target": st.one_of(st.sampled_from(NAMES), text()),
+            "ensemble": st.sampled_from((0, 1, 2, -1, 10**12)),
+            "seed": seeds(),
+            "budget": text(),
+        },
+    )
     models = st.sampled_from(("made", "independent", "gaussian", "vae", "mlp", "", "x", "\0"))
     run = st.sampled_from(("made", "mlp", "independent")).map(fitted)
     split = st.one_of(st.none(), st.sampled_from(("train", "valid", "test", "all")), text())
@@ -224,7 +240,7 @@ def calls(folder: str) -> dict[str, Callable[[st.DataObject], Any]]:
         "open": lambda d: monge.open(d(objects()), *d(settings())),
         "describe": lambda d: str(monge.describe(d(objects()), *d(settings()))),
         "constraints": lambda d: monge.open(people(), f"constraints={d(formula())}"),
-        "fit": lambda d: begin(folder, d(models), people(), d(settings()), option(d)),
+        "fit": lambda d: begin(folder, d(models), people(), d(settings()), d(options)),
         "fit an object": lambda d: begin(folder, d(models), d(objects()), [], {}),
         "budget": lambda d: Budget.read(d(text())),
         "settings": lambda d: Overrides.parse(d(settings())),
@@ -246,7 +262,7 @@ def calls(folder: str) -> dict[str, Callable[[st.DataObject], Any]]:
     }
 
 
-def attack(tries: int, seed: int) -> list[str]:
+def attack(tries: int, seed: Seed) -> list[str]:
     """The calls that raised what is not ours, each in a line."""
     failed: list[str] = []
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
@@ -257,15 +273,6 @@ def attack(tries: int, seed: int) -> list[str]:
         every = calls(scratch)
         drawn: list[str] = []
 
-        @hypothesis.seed(seed)
-        @hypothesis.settings(
-            max_examples=tries,
-            database=None,
-            deadline=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @hypothesis.given(st.sampled_from(sorted(every)), st.data())
         def call(name: str, data: st.DataObject) -> None:
             arguments: list[Any] = []
 
@@ -289,11 +296,22 @@ def attack(tries: int, seed: int) -> list[str]:
                 where = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
                 failed.append(f"{name}{arguments!r:.300}: {error!r:.200} at {where}")
 
-        call()
+        place = 0
+        while len(drawn) < tries:
+            piece = hypothesis.given(st.sampled_from(sorted(every)), st.data())(call)
+            hypothesis.settings(
+                max_examples=min(PIECE, tries - len(drawn)),
+                database=None,
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )(piece)
+            hypothesis.seed(f"{seed} {place}")(piece)()
+            place += 1
         fitted.cache_clear()
         os.environ.pop("MONGE_RUNS") if before is None else os.environ.update(MONGE_RUNS=before)
     return failed
 
 
 if __name__ == "__main__":
-    main(__doc__, attack, 100_000)
+    main(__doc__, attack, 100_000, 1000)

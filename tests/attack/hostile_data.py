@@ -32,7 +32,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from attacking import main
+from attacking import Seed, main
 from PIL import Image
 
 import monge
@@ -293,7 +293,7 @@ def late(*_: object) -> None:
     raise TimeoutError(f"took longer than {LIMIT_SECONDS} s")
 
 
-def attack(tries: int, seed: int) -> list[str]:
+def attack(tries: int, seed: Seed) -> list[str]:
     """The files that were neither read nor refused in a sentence, each in a line."""
     failed = []
     before = signal.signal(signal.SIGPROF, late)
@@ -329,4 +329,4 @@ def attack(tries: int, seed: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__doc__, attack, 300)
+    main(__doc__, attack, 300, 50)

@@ -5,13 +5,14 @@ refused in one sentence.
 
 A try copies a good run or comparison, changes one of its files (wrong types, odd values, missing
 and foreign keys, deep nesting, flipped bits, a truncated or swapped file, a pickle, a link that
-leads out) and then loads it, samples, scores, reads its log and checkpoint, or ranks the models.
-Anything but success or an error of ours counts as failed, and so does a file that appears outside
-the folder.
+leads out) and then loads it, samples, scores, reads its log and checkpoint, or ranks the models;
+some are resumed, reported and listed. Anything but success or an error of ours counts as failed,
+and so does a file that appears outside the folder.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pickle
@@ -22,18 +23,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attacking import main
+from attacking import Seed, main
 
 import monge
+from monge.cli.runs import describe_run
 from monge.comparison.leaderboard import Leaderboard
 from monge.comparison.plan import ComparisonPlan
 from monge.comparison.runner import Comparison
 from monge.core.errors import MongeError
 from monge.core.metric import Metric
+from monge.report.run import write_report
 from monge.run import storage
 from monge.run.diagnostics import saved_findings
 
@@ -47,6 +51,10 @@ COMPARED_JSON = (
     f"{MODELS[0]}/run.json",
 )
 COMPARED_BINARY = (*COMPARED_JSON, f"{MODELS[0]}/rows.npy")
+
+
+FURTHER = 0.2
+"""The share of runs that are also resumed, reported and listed, which takes longer."""
 
 
 def deep(levels: int) -> str:
@@ -168,6 +176,38 @@ def use(folder: Path) -> None:
     run.log_likelihood(sampled)
 
 
+@cache
+def resumable() -> Path:
+    """A run whose data can be opened again; it is made once."""
+    folder = Path(tempfile.mkdtemp()) / "run"
+    atexit.register(shutil.rmtree, folder.parent)
+    settings = ("width=4", "depth=1", "train.batch_size=64")
+    monge.fit("made", "iris", *settings, budget="2steps", out=folder)
+    return folder
+
+
+def use_further(folder: Path) -> None:
+    """What resuming, `monge report` and `monge runs` do with a run, each whatever the others
+    found; the first error that is not ours."""
+    for work in (resume, write_report, listed):
+        try:
+            work(folder)
+        except MongeError as error:
+            if "\n" in str(error):
+                raise ValueError(f"not one sentence: {error}") from error
+
+
+def resume(folder: Path) -> None:
+    for _ in monge.load(folder).train("+1step"):
+        pass
+
+
+def listed(folder: Path) -> None:
+    found = describe_run(folder)
+    if not found["error"]:
+        json.dumps(found)
+
+
 def make_comparison(folder: Path) -> None:
     """A comparison as the library writes it, of copies of the good run."""
     for name in MODELS:
@@ -193,17 +233,18 @@ def use_comparison(folder: Path) -> None:
     _ = json.dumps(found.to_dict()), repr(found), found.reference
 
 
-def attack(tries: int, seed: int, limit: float = 60.0) -> list[str]:
+def attack(tries: int, seed: Seed, limit: float = 60.0) -> list[str]:
     """The tries that failed, each in a line; a try that takes longer than `limit` seconds too."""
     failed = []
     for number in range(tries):
         chance = random.Random(f"{seed} {number}")
         with tempfile.TemporaryDirectory() as scratch:
+            further = chance.random() < FURTHER
             folder, compared = Path(scratch) / "inside" / "run", chance.random() < 0.2
             if compared:
                 make_comparison(folder)
             else:
-                shutil.copytree(GOOD, folder)
+                shutil.copytree(resumable() if further else GOOD, folder)
             texts, files = (COMPARED_JSON, COMPARED_BINARY) if compared else (JSON, BINARY)
             if chance.random() < 0.7:
                 what = change_json(folder, chance, texts)
@@ -211,6 +252,8 @@ def attack(tries: int, seed: int, limit: float = 60.0) -> list[str]:
                 what = change_bytes(folder, chance, files)
             started = time.process_time()
             try:
+                if further and not compared:
+                    use_further(folder)
                 (use_comparison if compared else use)(folder)
             except MongeError as error:
                 if not str(error).strip() or "\n" in str(error):
@@ -226,4 +269,4 @@ def attack(tries: int, seed: int, limit: float = 60.0) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(__doc__, attack, 5000)
+    main(__doc__, attack, 5000, 250)

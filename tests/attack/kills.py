@@ -1,38 +1,46 @@
-"""SIGKILL of fits, comparisons and the processes of comparisons at random moments.
+"""SIGKILL of fits, comparisons and their processes, searches, preparations and jobs of the studio
+at random moments.
 
     python tests/attack/kills.py --tries 1000 --seed 7
 
-A try starts a fit (of a model of any family) or a comparison, kills it, resumes it, and kills it
-again, until it is let finish. After every kill the run can be read, has lost no step after its
-last checkpoint and is not locked; no process is left that nobody waits for. At the end no half
-written file is left, and weights and counters equal those of an unbroken run bit for bit. Every
-kill counts as a try.
+A try starts a fit (of a model of any family) or one of the others, kills it, starts it again, and
+kills it again, until it is let finish. After every kill the run can be read, has lost no step
+after its last checkpoint and is not locked; no process is left that nobody waits for. At the end
+no half-written file is left, and weights and counters of a fit, the trials of a search and the
+rows of a prepared folder equal those of an unbroken one, fits bit for bit. Every kill counts as a
+try.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import shutil
 import signal
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
-from attacking import end, fork, main
+from attacking import Seed, end, fork, main
 
 import monge
 from monge.cli.main import attempt
 from monge.comparison import runner
 from monge.core.files import DRAFT
 from monge.run import session, storage
+from monge.run.run import start
+from monge.studio import jobs
 from monge.train import checkpoint
 
-STEPS = 12
+STEPS, TRIALS = 6, 2
 FITS = {
+    "command": "monge made iris",
     "gan": "gan iris",
     "made": "made iris",
     "ensemble": "made moons data.rows=300 --ensemble 2",
@@ -51,13 +59,17 @@ FITS = {
 }
 """At least one fit of every family, small enough for many."""
 COMPARED = ("compare", "iris", "made", "gaussian", "--budget", f"{STEPS}steps", "--threads", "1")
-COMPARISONS = 0.02
-"""The share of kills that hit a comparison, which takes many times as long as a fit."""
+SHARES = {"fit": 0.9, "prepare": 0.06, "tune": 0.02, "compare": 0.01, "studio": 0.01}
+"""How often each is started; those that start processes take many times as long as a fit."""
+MOST = 5
+"""Kills of one fit, search or preparation."""
+TABLE = "a,b,c,d\n" + "".join(f"{n},{n % 7},x{n % 3},{n / 9:.3f}\n" for n in range(1500))
 
 
 def fit(words: str, folder: Path, saved: int | None = None) -> int:
-    """The exit code of `monge fit` that starts or resumes a run and saves after every step; each
-    step that is saved is written to the pipe `saved`."""
+    """Start or resume a fit that saves after every step, as `monge fit` does but for its plots and
+    estimates, which take most of its time; the exit code. Each step that is saved is written to
+    the pipe `saved`."""
     session.SAVE_EVERY = 0.0
     save = session.TrainingSession.save
 
@@ -67,11 +79,22 @@ def fit(words: str, folder: Path, saved: int | None = None) -> int:
             os.write(saved, self.trainer.step.to_bytes(4))
 
     session.TrainingSession.save = announcing  # this process ends after the fit
-    common = ("--budget", f"{STEPS}steps", "--threads", "1")
-    if (folder / "run.json").exists():
-        return attempt(["fit", "--resume", str(folder), *common])
     settings = ("train.batch_size=32", "train.eval_every=1")
-    return attempt(["fit", *words.split(" "), *settings, *common, "--out", str(folder)])
+    if words.startswith("monge "):
+        common = ("--budget", f"{STEPS}steps", "--threads", "1")
+        if (folder / "run.json").exists():
+            return attempt(["fit", "--resume", str(folder), *common])
+        args = words.split(" ")[1:]
+        return attempt(["fit", *args, *settings, *common, "--out", str(folder)])
+    words, _, members = words.partition(" --ensemble ")
+    if (folder / "run.json").exists():
+        run = monge.load(folder)
+    else:
+        model, data, *own = words.split(" ")
+        run = start(model, data, *own, *settings, out=folder, ensemble=int(members or 0))
+    for _ in run.train(f"{STEPS}steps"):
+        pass
+    return 0
 
 
 def state(folder: Path) -> dict:
@@ -147,6 +170,11 @@ def break_fit(words: str, whole: tuple[dict, float], folder: Path, kills: list[f
 
 def workers(folder: Path) -> list[int]:
     """The processes that fit for a comparison."""
+    return processes(b"monge.comparison.worker", folder)
+
+
+def processes(word: bytes, folder: Path) -> list[int]:
+    """The processes with this word and this folder in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -154,7 +182,7 @@ def workers(folder: Path) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:  # it has ended
                 continue
-            if b"monge.comparison.worker" in words and os.fsencode(folder) in words:
+            if word in words and os.fsencode(folder) in words:
                 found.append(int(entry.name))
     return found
 
@@ -187,36 +215,135 @@ def break_comparison(folder: Path, chance: random.Random, child: bool) -> list[s
     return wrong
 
 
-def attack(tries: int, seed: int) -> list[str]:
+def tune(folder: Path) -> int:
+    session.SAVE_EVERY = 0.0
+    words = f"tune made iris width=4..8 --trials {TRIALS} --budget {STEPS}steps --threads 1"
+    return attempt([*words.split(" "), "--out", str(folder)])
+
+
+def trials(folder: Path) -> dict:
+    """What a search has found."""
+    found = {"plan": json.loads((folder / "tune.json").read_text(encoding="utf-8"))}
+    for run in sorted(path.parent for path in folder.glob("trial-*/run.json")):
+        found |= {f"{run.name}/{name}": each for name, each in state(run).items()}
+    return found
+
+
+def prepare(folder: Path) -> int:
+    folder.mkdir(exist_ok=True)
+    if (folder / "t.monge").exists():  # it was done, and is not made again
+        return 0
+    if not (folder / "t.csv").exists():
+        (folder / "t.csv").write_text(TABLE)
+    return attempt(["data", "prepare", str(folder / "t.csv"), "-o", str(folder / "t.monge")])
+
+
+def prepared(folder: Path) -> dict:
+    """What a preparation has made: its rows, and the names of all files beside them."""
+    found = monge.open(folder / "t.monge")
+    rows = {name: found.tensors[name][:] for name in found.tensors}
+    return rows | {"mark": found.fingerprint, "files": sorted(p.name for p in folder.iterdir())}
+
+
+def break_other(
+    work: Callable[[Path], int],
+    result: Callable[[Path], dict],
+    whole: tuple[dict, float],
+    folder: Path,
+    kills: list[float],
+) -> list[str]:
+    """Search or prepare with a kill at each of these fractions of its time, then to the end; what
+    went wrong."""
+    (expected, seconds), wrong = whole, []
+    for fraction in kills:
+        code = end(fork(lambda: work(folder)), fraction * seconds)
+        if code not in (0, -signal.SIGKILL):
+            wrong.append(f"ended with {code} before the kill")
+        for run in folder.glob("trial-*"):
+            wrong += wrong_after_kill(run, 0)
+        try:
+            if (folder / "t.monge").exists():
+                monge.open(folder / "t.monge")
+        except Exception as error:  # what this script looks for
+            wrong.append(f"cannot be read: {error!r:.200}")
+    if code := end(fork(lambda: work(folder))):
+        return [*wrong, f"cannot be finished: exit code {code}"]
+    wrong += [f"left {name}" for name in left_behind(folder)]
+    return wrong + [f"differs in {name}" for name in differences(expected, result(folder))[:3]]
+
+
+def break_job(folder: Path, chance: random.Random) -> list[str]:
+    """Kill the process of a fit in the studio, and resume it there; what went wrong."""
+    settings = ["train.batch_size=32", "width=4"]
+    job = jobs.submit_fit(folder.name, "made", "iris", settings, "100000steps", "--threads", "1")
+    process, limit = jobs.CHILDREN[-1], time.monotonic() + 60
+    while not job.output and process.poll() is None and time.monotonic() < limit:
+        time.sleep(0.05)
+    time.sleep(chance.uniform(0, 3))
+    process.kill()
+    process.wait()
+    wrong = [] if job.state == "lost" else [f"the job is {job.state}"]
+    wrong += [f"process {number} is left" for number in processes(b"fit", folder)]
+    wrong += wrong_after_kill(folder, 0)
+    if (folder / "run.json").exists():
+        step = 0
+        if (folder / "last.safetensors").exists():
+            step = checkpoint.load(folder / "last.safetensors")[1]["step"]
+        again = jobs.submit_resume(folder, f"{step + 2}steps", "--threads", "1")
+        if jobs.CHILDREN[-1].wait(120):
+            wrong.append(f"cannot be finished: {again.sentence}")
+        wrong += [f"left {name}" for name in left_behind(folder)]
+    elif (found := jobs.find(folder.name)) is not None:
+        found.forget()
+    jobs.reap()
+    return wrong
+
+
+def attack(tries: int, seed: Seed) -> list[str]:
     """The kills that did harm, each in a line."""
     chance, failed, killed = random.Random(seed), [], 0
     wholes: dict[str, tuple[dict, float]] = {}
+    counts: Counter[str] = Counter()
+    others = {"tune": (tune, trials), "prepare": (prepare, prepared)}
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["MONGE_RUNS"] = scratch
         with redirect_stdout(io.StringIO()):  # imports once what every fit needs
             attempt(["fit", "made", "iris", "--budget", "1step", "--json"])
+
+        def whole(name: str) -> tuple[dict, float]:
+            """What an unbroken one makes, and how long it takes."""
+            if name not in wholes:
+                folder, started = Path(scratch) / f"whole-{name}" / "run", time.monotonic()
+                folder.parent.mkdir()
+                work, result = others.get(name, (lambda out: fit(FITS[name], out), state))
+                if code := end(fork(lambda: work(folder))):
+                    raise SystemExit(f"{name}: the unbroken one ended with {code}")
+                wholes[name] = result(folder), time.monotonic() - started
+            return wholes[name]
+
         while killed < tries:
             folder = Path(scratch) / f"run-{killed}"
-            if chance.random() < COMPARISONS:
-                child = chance.random() < 0.5
-                killed += 1
-                wrong = break_comparison(folder, chance, child)
-                failed += [f"kill {killed} of a comparison ({child=}): {w}" for w in wrong]
+            kind = chance.choices(list(SHARES), list(SHARES.values()))[0]
+            name = chance.choice(list(FITS)) if kind == "fit" else kind
+            count = 1
+            if kind == "compare":
+                wrong = break_comparison(folder, chance, chance.random() < 0.5)
+            elif kind == "studio":
+                wrong = break_job(folder, chance)
             else:
-                name = chance.choice(list(FITS))
-                if name not in wholes:
-                    first, started = Path(scratch) / f"whole-{name}", time.monotonic()
-                    if code := end(fork(lambda: fit(FITS[name], first))):  # noqa: B023
-                        raise SystemExit(f"{name}: the unbroken fit ended with {code}")
-                    wholes[name] = state(first), time.monotonic() - started
-                count = min(chance.randrange(1, 4), tries - killed)
+                count = min(chance.randrange(1, MOST + 1), tries - killed)
                 kills = [chance.uniform(0, 1.1) for _ in range(count)]
-                killed += count
-                wrong = break_fit(FITS[name], wholes[name], folder, kills)
-                failed += [f"kills to {killed} of {name}: {each}" for each in wrong]
+                if kind == "fit":
+                    wrong = break_fit(FITS[name], whole(name), folder, kills)
+                else:
+                    wrong = break_other(*others[kind], whole(kind), folder, kills)
+            killed += count
+            counts[name] += count
+            failed += [f"kills to {killed} of {name}: {each}" for each in wrong]
             shutil.rmtree(folder, ignore_errors=True)
+    print(", ".join(f"{name} {count}" for name, count in counts.items()))
     return failed
 
 
 if __name__ == "__main__":
-    main(__doc__, attack, 1000)
+    main(__doc__, attack, 1000, 50)
