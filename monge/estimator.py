@@ -9,11 +9,13 @@
 A frame is a table as people have it: its columns are numbers, names, dates or booleans, and cells
 may be empty. An array of numbers is a vector of real numbers, or such a table if it has NaN.
 
-The task (classification or regression) follows from y, or from `task`. Before y is known, a model
-that can do both counts as a classifier, so that cross-validation stratifies folds where y has
-classes; tools that need a regressor beforehand need task="regress". Model settings are `config` (a
-mapping, or a whole Config) and `config__name` in a grid. Log-likelihoods are computed in float64,
-so that they do not depend on how rows are batched.
+The task (classification or regression) follows from y, or from `task`: names are classes, and so
+are whole numbers unless there are more than 20 with fewer than 10 rows each on average. Before y
+is known, a model that can do both counts as a classifier, so that cross-validation stratifies
+folds where y has classes; tools that need a regressor beforehand need task="regress".
+
+Model settings are `config` (a mapping, or a whole Config) and `config__name` in a grid.
+Log-likelihoods are computed in float64, so that they do not depend on how rows are batched.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ PREFIX = "config__"
 Task = Literal["density", "classify", "regress"]
 CLASS_KINDS = {"label", "binary"}
 """Kinds of target that are classes."""
+FEW_CLASSES, ROWS_PER_CLASS = 20, 10
+"""Whole numbers are classes if there are at most so many, or so many rows of each on average."""
 LEAST_ROWS = 3
 """Rows that a fit needs: one each to train, validate and test."""
 
@@ -204,7 +208,12 @@ class Estimator(TransformerMixin, BaseEstimator):
         """Classification or regression."""
         if self.known_task is not None:
             return self.known_task
-        return "classify" if type_of_target(y) in ("binary", "multiclass") else "regress"
+        if type_of_target(y) not in ("binary", "multiclass"):
+            return "regress"
+        values = np.asarray(y)
+        different = len(np.unique(values)) if values.dtype.kind in "iuf" else 0
+        many = different > FEW_CLASSES and len(values) < ROWS_PER_CLASS * different
+        return "regress" if many else "classify"
 
     def fit_rows(self, rows: Any, *settings: str) -> Self:
         from .run.run import fit

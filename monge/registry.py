@@ -281,20 +281,33 @@ def load_file(path: Path) -> type[Model]:
         except BaseException:
             del sys.modules[name]  # half a module must not count as loaded
             raise
-    return getattr(sys.modules[name], owner)
+    found = getattr(sys.modules[name], owner)
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise UsageError(
+            f"{path}: expected a model with {', '.join(missing)}, found one without; write what "
+            "is missing as CONTRIBUTING.md shows it"
+        )
+    return found
 
 
 def error_in_user_file(error: BaseException) -> str | None:
     """What to say of an error raised in or below a user's model file: the file, the line and the
-    cause; None for other errors."""
+    cause. If it arose elsewhere while such a model was used, the file and the cause, as it most
+    likely returned what nobody expects; None for other errors."""
     place, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__", "").startswith(USER_MODULE):
             place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
         trace = trace.tb_next
-    if place is None:
-        return None
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if place is None:
+        own = [str(sys.modules[n].__file__) for n in sys.modules if n.startswith(USER_MODULE)]
+        return (
+            f"{own[-1]}: {cause}; check what the methods of this model return, and their shapes "
+            "(--debug shows the traceback)"
+            if own
+            else None
+        )
     return f"{place}: {cause}; correct the model file (--debug shows the traceback)"
 
 

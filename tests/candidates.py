@@ -89,11 +89,11 @@ def every(*abilities: type, given: bool | None = None, finite: bool = False, fie
     return pytest.mark.parametrize(("name", "kind", "given"), cases)
 
 
-def short_options(model) -> Config:
+def short_options(model, steps: int = 4) -> Config:
     """Sampling options with short chains and few steps, for checks that hold whatever their
     number is."""
     options = model.SamplingConfig()
-    short = {"moves": 3, "leaps": 2, "resamples": 2, "sampler.steps": 4}
+    short = {"moves": 3, "leaps": 2, "resamples": 2, "sampler.steps": steps}
     fields = options.__dataclass_fields__
     return options.override(
         *(f"{name}={n}" for name, n in short.items() if name.partition(".")[0] in fields)

@@ -81,8 +81,9 @@ def test_samples_are_events(name, kind, given):
     model, *_ = trained(name, kind, given)
     case = subject(name, kind, given)
     conditions = case.valid.batch(torch.arange(100)).given
+    options = short_options(model)
     x, again, other = (
-        model.sample(100, conditions, generator=make_generator(seed)) for seed in (0, 0, 1)
+        model.sample(100, conditions, options, make_generator(seed)) for seed in (0, 0, 1)
     )
     assert x.shape == (100, *case.space.shape)
     assert x.dtype == (torch.int64 if kind == "label" else torch.float64)
@@ -103,8 +104,9 @@ def test_samples_are_events(name, kind, given):
 @every(CanSample, given=True)
 def test_samples_depend_on_conditions(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
+    options = short_options(model, 20)
     x, y = (
-        model.sample(100, case.conditions(code), generator=make_generator(0)).double()
+        model.sample(100, case.conditions(code), options, make_generator(0)).double()
         for code in (0, 2)
     )
     assert not torch.equal(x, y)

@@ -107,6 +107,10 @@ def test_y_decides_what_is_predicted():
     assert number.score(X[:, :3], X[:, 3]) > 0.8
     assert not hasattr(number, "predict_proba")
     assert is_classifier(monge.Estimator("predict.logistic"))
+    tasks = [
+        clone(model).infer_task(np.arange(n) % k) for n, k in ((500, 94), (500, 50), (30, 20))
+    ]
+    assert tasks == ["regress", "classify", "classify"]  # few rows of each of many whole numbers
     with pytest.raises(ValueError, match=r"\b1\b"):
         clone(model).fit(X, np.ones(150, int))
     with pytest.raises(ValueError, match=r"\by\b"):

@@ -134,13 +134,13 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", ADMITTED)
-def test_every_identity_holds_on_every_small_space(name):
-    """X114, on completions, runs on one space: the contract tests check every kind."""
+def test_every_identity_holds_on_the_first_small_space_it_examines(name):
+    """`monge verify --all`, which CI runs too, checks every small space."""
     rows = [
         row
         for each in identities()
         if each.needs and each.listing.group != "any_model"
-        for row in hold(each, subjects.small(name), every=each.listing.id != "X114")
+        for row in hold(each, subjects.small(name), every=False)
     ]
     assert not [row for row in rows if row.passed is False]
     assert {row.id for row in rows if row.passed} == ADMITTED[name]

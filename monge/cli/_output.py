@@ -164,5 +164,6 @@ def pattern_of(files: list[str]) -> str:
             return pattern
     raise UsageError(
         f"expected one file of data or those of one pattern, found {len(files)} files "
-        f"({first}, ..., {last}); prepare them with `monge data prepare FILES -o NAME.monge`"
+        f"({first}, ..., {last}); prepare those of one table with `monge data prepare "
+        "FILES -o NAME.monge`, or join tables that refer to one another into one"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import DataError, UsageError
+from ..core.files import load_array
 from ..run.writers import PART, frame, write, write_table, write_tables
 from ._output import SEED, Console, Output, common, gather_files
 
@@ -247,14 +248,19 @@ def write_intervals(run: Run, completed: Completed, out: Path, row_keys: Any) ->
 
 def mask(hide: str, space: Space) -> Tensor:
     """True at hidden entries, in the shape of one row."""
-    import numpy as np
     import torch
 
     if hide not in PARTS:
         path = Path(hide)
         if path.suffix != ".npy" or not path.is_file():
             raise UsageError(f"--hide: expected {', '.join(PARTS)} or a .npy file, found {hide}")
-        known = torch.from_numpy(np.load(path, allow_pickle=False).astype(bool))
+        try:
+            known = torch.from_numpy(load_array(path).astype(bool))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"--hide: expected true and false, or 1 and 0, found {error}; save the mask with "
+                "numpy.save"
+            ) from error
         if tuple(known.shape) not in (space.shape, space.shape[1:]):
             raise DataError(
                 f"{hide}: expected the shape {space.shape} of one row, found "

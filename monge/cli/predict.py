@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 @click.option("-o", "--out", type=Output(".csv", ".parquet"), help="File: .csv or .parquet.")
 @click.option(
     "--by",
-    type=click.Choice(["mean", "mode", "sample"]),
+    type=click.Choice(["mean", "mode", "sample", "vote"]),
     default="mean",
     show_default=True,
-    help="Point prediction of a numeric target; sample has no interval.",
+    help="Point prediction of a numeric target; sample has no interval. vote: the class that "
+    "most members of an ensemble predict, with their shares as probabilities.",
 )
 @click.option(
     "--interval",

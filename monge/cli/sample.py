@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     "--where",
     multiple=True,
     metavar="CONDITION",
-    help="Keep rows of a table that satisfy this: sex=female, pclass=1,2, 'age>60'. Repeatable.",
+    help="Keep rows of a table that satisfy this: sex=female, pclass=1,2, 'age>60', '20<=age<30'. "
+    "Repeatable.",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Same seed, same samples.")
 @common

@@ -16,9 +16,7 @@ from ..run.writers import PART, write_tables
 from ._output import SEED, Console, Output, common, gather_files
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    from numpy.typing import NDArray
 
     from ..evaluate.likelihood import RowLikelihoods
     from ..run.run import Run
@@ -123,22 +121,14 @@ def check_options(run: Run, settings: Sequence[str]) -> None:
 
 
 def write_rows(out: Path, scores: RowLikelihoods) -> None:
-    import numpy as np
-
-    rank = np.empty(len(scores.value), np.int64)
-    rank[np.argsort(scores.value, kind="stable")] = np.arange(1, len(rank) + 1)
-    write_tables(score_tables(scores, rank), out)
+    write_tables(score_tables(scores), out)
 
 
-def score_tables(scores: RowLikelihoods, rank: NDArray[np.int64]) -> Iterator[pd.DataFrame]:
+def score_tables(scores: RowLikelihoods) -> Iterator[pd.DataFrame]:
     """A line per row, some rows at a time."""
-    import pandas as pd
-
+    rank = scores.rank
     for start in range(0, max(len(rank), 1), PART):
         rows = slice(start, start + PART)
-        numbers = None if scores.numbers is None else scores.numbers[rows]
-        table = pd.DataFrame({"row": numbers, "nats": scores.value[rows], "kind": scores.kind})
-        if scores.stderr is not None:
-            table["stderr"] = scores.stderr[rows]
-        table["rank"] = rank[rows]
+        table = scores.table(rank, rows)
+        table.insert(0, "row", None if scores.numbers is None else scores.numbers[rows])
         yield table

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from ..core.errors import RunError
+from ..core.files import load_array
 from ..core.metric import Metric
 from ..core.space import Space
 from ..evaluate.samples import REAL
@@ -244,7 +245,7 @@ def read_rows(files: Sequence[Path]) -> NDArray[np.float64]:
     found = []
     for file in files:
         with naming_file(file):
-            found.append(np.load(file, allow_pickle=False))
+            found.append(load_array(file))
             if found[-1].dtype.kind != "f" or found[-1].shape != (len(found[0]),):
                 raise ValueError(f"an array of shape {found[-1].shape}")
     return np.stack(found)

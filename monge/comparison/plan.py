@@ -88,8 +88,9 @@ def make_plan(
         )
     named = [Candidate.of(name) for name in models]
     source = open_data(what, *overrides.data)
-    if not target and (first := next((c for c in named if c.entry.is_predictor), None)):
-        target = [default_target(first.name, source)]
+    predictors = [each.name for each in named if each.entry.is_predictor]
+    if not target and predictors and (source.target or len(predictors) == len(named)):
+        target = [default_target(predictors[0], source)]  # otherwise these are left out
     view = source.view(None, given, tuple(target) or None)
     if target:
         view.check_target_varies()

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import chdir
+from contextlib import AbstractContextManager, chdir
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ LOCK_SECONDS = STOP_SECONDS + 10
 """Seconds that a fit has to leave its folder after the task that started it was lost."""
 
 
-class Cluster:
+class Cluster(AbstractContextManager["Cluster"]):
     """A connection to Ray, and the tasks started on it; `address` is that of a cluster, auto for
     the one this machine is part of, local for this machine alone."""
 
@@ -38,8 +38,6 @@ class Cluster:
         self.cpus, self.workers = threads * workers, workers
         self.tasks: list[Any] = []
         self.empty = tempfile.TemporaryDirectory()
-
-    def __enter__(self) -> Cluster:
         connect(self.ray, self.address, self.empty.name)
         known = self.resources
         self.gpus = self.workers if known.get("GPU", 0) else 0
@@ -51,7 +49,6 @@ class Cluster:
                 f"CPUs and {known.get('GPU', 0):g} GPUs at {self.address}; use fewer --threads or "
                 "--workers, or add machines"
             )
-        return self
 
     def __exit__(self, *error: object) -> None:
         for task in self.tasks:

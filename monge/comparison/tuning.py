@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -507,23 +507,22 @@ class TrialPool(Protocol):
     def failure(self, task: Any) -> str | None: ...
 
 
-class OneAtATime:
+class OneAtATime(AbstractContextManager["OneAtATime"]):
     """Runs the processes of one trial at a time on this machine."""
 
     slots = 1
 
-    def __enter__(self) -> OneAtATime:
+    def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(1)
         self.runs: dict[Future[str | None], FitProcesses] = {}
-        self.terminable = terminable()
-        self.terminable.__enter__()
-        return self
+        self.signals = ExitStack()
+        self.signals.enter_context(terminable())
 
     def __exit__(self, *error: Any) -> None:
         for each in self.runs.values():
             each.stop()
         self.pool.shutdown()
-        self.terminable.__exit__(*error)
+        self.signals.close()
 
     def submit(self, arguments: Sequence[str], run: Path) -> Future[str | None]:
         processes = FitProcesses()

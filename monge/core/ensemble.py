@@ -498,16 +498,26 @@ class EnsembleMode(EnsembleLikelihood, HasMode):
         return modes[heights.argmax(0), torch.arange(n, device=modes.device)]
 
     @torch.no_grad()
-    def majority(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        """The value that most members predict for each row, a single label or binary value, (B,);
-        of several such values, the one with the largest mean probability."""
+    def votes(self, given: Given, options: BaseConfig | None = None) -> Tensor:
+        """How many members predict each value of a single label or binary value, (B, size)."""
         modes = torch.stack([member.mode(given, options) for member in self.each])  # (K, B)
         size = 2 if self.space.kind == "binary" else self.space.size
-        votes = torch.nn.functional.one_hot(modes.long(), size).sum(0)  # (B, size)
-        ready = broadcast_conditions(given, self.space, modes.shape[1])
-        values = torch.arange(size).to(modes)[:, None].expand(size, modes.shape[1])
+        return nn.functional.one_hot(modes.long(), size).sum(0)
+
+    @torch.no_grad()
+    def majority(
+        self, given: Given, options: BaseConfig | None = None, votes: Tensor | None = None
+    ) -> Tensor:
+        """The value that most members predict for each row, a single label or binary value, (B,);
+        of several such values, the one with the largest mean probability."""
+        votes = self.votes(given, options) if votes is None else votes
+        n, size = votes.shape
+        ready = broadcast_conditions(given, self.space, n)
+        values = torch.arange(size, device=votes.device)[:, None].expand(size, n)
+        values = values if self.space.kind == "label" else values.double()
         heights = [self.likelihood(Batch(x, ready), options).value for x in values]
-        return (votes + torch.stack(heights, 1).softmax(1) / 2).argmax(1).to(modes)
+        best = (votes + torch.stack(heights, 1).softmax(1) / 2).argmax(1)
+        return best if self.space.kind == "label" else best.double()
 
 
 class EnsembleDiagnose(EnsembleAbility, CanDiagnose):

@@ -9,6 +9,10 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DRAFT = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")
 """Names of the temporary files that `replacing` makes."""
@@ -39,6 +43,23 @@ def replacing(path: Path) -> Iterator[Path]:
             fresh.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # makes the rename survive a power cut, where supported
         flush(path.parent, os.O_RDONLY)
+
+
+def load_array(path: Path, mode: Literal["r", "c"] | None = None) -> NDArray[Any]:
+    """The array of a .npy file, mapped into memory with a `mode`. Objects, which could run code,
+    and any other file are a ValueError: numpy parses headers as Python, which fails in many
+    ways."""
+    import numpy as np
+
+    try:
+        found = np.load(path, mode, allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path.name} is not an array of numbers ({error})") from error
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"{path.name} holds several arrays")
+    return found
 
 
 def is_stream(path: Path) -> bool:

@@ -7,11 +7,14 @@ files and output belong to other packages.
 from __future__ import annotations
 
 import abc
+import functools
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +54,38 @@ class Update:
     whole: bool = False  # uses the whole training split (counting, EM, least squares)
     batches: int = 1  # batches it takes at once, one after the other, each in an order of its own
     rows: Callable[[Tensor, int], Tensor] | None = None  # maps batch indices of n rows (bagging)
+
+
+Optimiser = TypeVar("Optimiser", bound=torch.optim.Optimizer)
+
+
+def new_optimiser(kind: Callable[..., Optimiser], *args: Any, **options: Any) -> Optimiser:
+    """An optimiser, made without importing torch's compiler, which takes longer than many fits.
+
+    Torch imports it when parameters are first added to an optimiser, to mark that method as not to
+    be compiled, unless the mark is there.
+    """
+    method = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    if "torch._dynamo" in sys.modules or "__dynamo_disable" in vars(method):
+        return kind(*args, **options)
+    vars(method)["__dynamo_disable"] = method
+    try:
+        return kind(*args, **options)
+    finally:
+        del vars(method)["__dynamo_disable"]
+
+
+@functools.cache
+def plain_step(kind: Any) -> Callable[[Any], None]:
+    """The step of a class of optimisers without what torch's compiler and profiler put around
+    it."""
+    return torch.no_grad()(inspect.unwrap(kind.step))
+
+
+def take_step(optimiser: torch.optim.Optimizer) -> None:
+    """One step along the gradients that the parameters have."""
+    kind: Any = type(optimiser)
+    plain_step(kind)(optimiser)
 
 
 @dataclass(frozen=True)

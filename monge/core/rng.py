@@ -35,6 +35,7 @@ def derive_seed(*keys: int | str) -> int:
 
 def make_generator(seed: int, device: torch.device | str = "cpu") -> Generator:
     """A generator at the start of the stream of `seed`."""
+    check_seed(seed)
     return torch.Generator(device).manual_seed(seed)
 
 

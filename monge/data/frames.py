@@ -212,15 +212,17 @@ def moments(values: nw.Series[Any]) -> pd.Series[Any]:
     return found.dt.tz_convert(zone) if zone else found
 
 
-def in_kind(result: Any, form: Any) -> Any:
-    """A pandas frame in the library of `form`, with the types of its columns; as it is if there is
-    none."""
+def in_kind(result: Any, form: Any, same_columns: bool = True) -> Any:
+    """A pandas frame or column in the library of `form`, with the types of its columns where they
+    are the same; as it is if there is none."""
     template = foreign(form) if is_frame(result) else None
     if template is None:
         return result
     import narwhals as nw
 
-    known = template.schema if isinstance(template, nw.DataFrame) else {}
+    if result.ndim == 1:
+        return native(result, str(result.name), template, None).to_native()
+    known = template.schema if same_columns and isinstance(template, nw.DataFrame) else {}
     columns = [native(result[name], str(name), template, known.get(str(name))) for name in result]
     return columns[0].to_frame().with_columns(*columns[1:]).to_native()
 

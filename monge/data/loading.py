@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from ..core.errors import DataError, MongeError, UsageError, nearest
 from ..core.memory import gigabytes
-from . import constraints, frames, row_keys, splits
+from . import constraints, frames, splits
 from .builtin import catalogue
 from .codecs import time_index
 from .codecs.array import Array
@@ -70,7 +70,7 @@ from .readers.base import (
     size_of,
 )
 from .schema import Schema, read_selection, with_missing_marks
-from .schema_fit import find_keys, finds_support, fit_schema, read_constraints
+from .schema_fit import find_keys, finds_support, fit_schema, read_constraints, separate_keys
 from .schema_match import encode as encode_matched
 from .schema_match import fill_sources, refuse_impossible, without_new_names
 from .schema_match import match as match_schema
@@ -562,6 +562,8 @@ def build(
 ) -> Dataset:
     """A dataset of the raw data, with a new schema or that of an earlier run. Too few rows to
     split are refused, unless `whole` is set or the schema of a run is given."""
+    if not raw.values:
+        raise DataError(f"{raw.name}: expected at least one column, found none; add one")
     selection = None if stored is None else read_selection(stored)
     schema = None if selection is None else selection.schema
     raw, store, is_table = choose_columns(raw, options), raw.store, raw.table
@@ -575,7 +577,7 @@ def build(
         store.check_table(raw)
     keys = find_keys(raw, options) if schema is None else schema.row_keys
     if keys:
-        raw = row_keys.separate(raw, keys)
+        raw = separate_keys(raw, keys)
     if selection is not None:
         raw = match_schema(raw, selection)
         raw = without_new_names(raw, selection)

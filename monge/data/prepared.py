@@ -38,7 +38,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ..core.errors import DataError, UsageError
-from ..core.files import replacing
+from ..core.files import DRAFT, load_array, replacing
 from ..core.memory import gigabytes
 from .codecs.array import Array
 from .codecs.base import Codec
@@ -162,9 +162,10 @@ class Inputs:
 
 def picture_bytes(path: Path, changes: Sequence[str]) -> int:
     """Bytes of a picture once it is decoded."""
-    from .readers.decoding import header
+    from .readers.decoding import header, refusing_bombs
 
-    (height, width), grey = header(path)
+    with refusing_bombs():
+        (height, width), grey = header(path)
     sides = [int(change.removeprefix("resize")) for change in changes]
     return (1 if grey else 3) * (sides[0] ** 2 if sides else height * width)
 
@@ -207,7 +208,9 @@ class StoredField:
             return PictureRows(read_json(self.path), self.shape, self.side)  # type: ignore[arg-type]
         flat = torch.from_numpy(np.memmap(self.path, TYPES[self.kind], "c").view(np.ndarray))
         if self.form == "steps":
-            start, length = (torch.from_numpy(np.load(self.beside(part), "c")) for part in STEPS)
+            start, length = (
+                torch.from_numpy(load_array(self.beside(part), "c")) for part in STEPS
+            )
             return Ragged(flat, start, length)
         return flat.reshape(-1, *self.shape) if self.shape else flat
 
@@ -310,7 +313,7 @@ class Store:
             name: StoredColumn.restored(self.cells / f"{place}.cells", state)
             for place, (name, state) in enumerate(about["columns"].items())
         }
-        lines, owner = (np.load(self.cells / f"{part}.npy", "r") for part in ("lines", "owner"))
+        lines, owner = (load_array(self.cells / f"{part}.npy", "r") for part in ("lines", "owner"))
         return RawData(
             about["name"],
             LazyColumns(columns),
@@ -343,7 +346,7 @@ class Store:
                 "columns": states,
             },
         )
-        lines, owner = (np.load(self.cells / f"{part}.npy", "r") for part in ("lines", "owner"))
+        lines, owner = (load_array(self.cells / f"{part}.npy", "r") for part in ("lines", "owner"))
         return replace(raw, places=RowLocations(lines, owner, raw.places.files))
 
     def check_unchanged(self) -> None:
@@ -429,7 +432,7 @@ class Store:
             elif field.form == "steps":
                 os.link(field.path, fresh.path)
                 for part in STEPS:
-                    np.save(fresh.beside(part), np.load(field.beside(part), "r")[rows.numpy()])
+                    np.save(fresh.beside(part), load_array(field.beside(part), "r")[rows.numpy()])
             else:
                 for part in rows.split(at_once((1, *field.shape))):
                     append(fresh.path, tensors[name].index_select(0, part).numpy(), None)
@@ -522,6 +525,9 @@ def writing(
             about = [inputs.origin, early(options), digest_of(stored), inputs.changes, FORMAT]
             if read_json(part / "about.json") != json.loads(json.dumps(about)):
                 shutil.rmtree(part, ignore_errors=True)
+            for draft in part.rglob(".*"):
+                if DRAFT.fullmatch(draft.name):  # of a process that was killed
+                    draft.unlink()
             missing = lacking(inputs, options, part)
             direct = missing is not None and inputs.kind == "pictures" and not whole
             if missing is not None and not direct:
@@ -611,11 +617,11 @@ def read(
         for field in tensors.files.values():
             field.check(rows)
         splits = {
-            split: torch.from_numpy(np.load(folder / "splits" / f"{split}.npy", "c"))
+            split: torch.from_numpy(load_array(folder / "splits" / f"{split}.npy", "c"))
             for split in SPLITS
         }
         keys = {
-            name: np.load(folder / "keys" / f"{place}.npy", "r")
+            name: load_array(folder / "keys" / f"{place}.npy", "r")
             for place, name in enumerate(about["keys"])
         }
         for name, index in splits.items():
@@ -635,7 +641,7 @@ def read(
             about["dropped"],
             with_settings(options, settings, folder),
             keys,
-            torch.from_numpy(np.load(refused)) if refused.exists() else None,
+            torch.from_numpy(load_array(refused)) if refused.exists() else None,
         )
     except (OSError, KeyError, TypeError, ValueError, UsageError) as error:
         if isinstance(error, DataError | UsageError):

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from ..core.config import Config, read
-from ..core.errors import UsageError, nearest, shown
+from ..core.errors import DataError, UsageError, nearest, shown
 from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.scalar import MISSING, Categorical, listed
 from .codecs.tokens import Text
 from .derived import Derived, Difference, Restored
 from .packed import PackedTensor, has_missing
-from .row_keys import RowKey
 
 COLUMNS = "columns"
 """The name of an event of several columns."""
 INPUTS = "inputs"
 """The name of the condition formed by all columns except the target."""
+CHARACTER_CLASSES = (
+    (re.compile(r"[0-9]"), "9", "0123456789"),
+    (re.compile(r"[a-z]"), "a", "abcdefghijklmnopqrstuvwxyz"),
+    (re.compile(r"[A-Z]"), "A", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+)
+"""The classes of characters, their marks in a pattern, and their members."""
+MAX_KEY_ATTEMPTS = 100
+"""Strings tried for each new key before a pattern is taken to have no more."""
 
 
 class Field(Config):
@@ -44,6 +54,71 @@ class Field(Config):
             raise UsageError(
                 f"expected {self.space.size} names of {shown(self.name)}, found {shown(names)}"
             )
+
+
+class RowKey(Config):
+    """A column that only identifies the rows, such as row numbers, uuids or A0001.
+
+    It is not modelled. Samples get new keys, numbers after the largest or strings of the same
+    pattern, and completed rows keep theirs.
+    """
+
+    tag = "data/row_key"
+    name: str
+    """The column."""
+    place: int
+    """Its place among the columns of the data."""
+    key: str | int = ""
+    """Its label in a frame, if it differs from the name."""
+    dtype: str = "object"
+    """Its type in the data."""
+    prefix: str = ""
+    """What comes before the number of a counted key."""
+    width: int = 0
+    """Digits of the number of a counted key, with zeros in front; 0 for no zeros."""
+    following: int | None = None
+    """The number after the largest; None for strings without an order."""
+    pattern: str = ""
+    """Strings without an order: 9, a, A and h for a digit, a letter and a hexadecimal digit."""
+
+    @property
+    def note(self) -> str:
+        return f"{self.name} is a key; it is not modelled, and samples get new ones"
+
+    def fresh(self, n: int) -> np.ndarray:
+        """n new keys."""
+        if self.following is None:
+            return np.array(self.strings(n), object)
+        numbers = range(self.following, self.following + n)
+        if not self.prefix and self.dtype != "object" and not self.width:
+            return np.array(numbers, self.dtype)
+        return np.array([f"{self.prefix}{number:0{self.width}}" for number in numbers], object)
+
+    def strings(self, n: int) -> list[str]:
+        """n different strings of the pattern, the same at every call."""
+        found: dict[str, None] = {}
+        for number in range(n * MAX_KEY_ATTEMPTS):
+            if len(found) == n:
+                break
+            found[spell(self.pattern, f"{self.name}/{number}")] = None
+        if len(found) < n:
+            raise DataError(
+                f"the keys of column {self.name!r} have too few strings of the pattern "
+                f"{self.pattern!r} for {n} rows; sample fewer rows, or drop the column with "
+                f"data.drop={self.name}"
+            )
+        return list(found)
+
+
+def spell(pattern: str, seed: str) -> str:
+    """A string of the pattern that looks random and is a function of the seed."""
+    letters = {mark: members for _, mark, members in CHARACTER_CLASSES} | {"h": "0123456789abcdef"}
+    letters["H"] = letters["h"].upper()
+    digest = hashlib.shake_256(seed.encode()).digest(len(pattern))
+    return "".join(
+        letters[mark][byte % len(letters[mark])] if mark in letters else mark
+        for mark, byte in zip(pattern, digest, strict=True)
+    )
 
 
 class Schema(Config):

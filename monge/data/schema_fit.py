@@ -8,19 +8,23 @@ has the same support and the same dominating measure. Training rows alone decide
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
 from ..core.space import Space
-from . import constraints, row_keys
+from . import constraints
 from .codecs.array import Array
 from .codecs.base import Codec
 from .codecs.date import Date
-from .codecs.scalar import Offset
+from .codecs.date_format import is_date
+from .codecs.scalar import EXACT_FLOAT64, Offset, pieces
 from .derived import (
     Construction,
     Derived,
@@ -35,7 +39,7 @@ from .derived import (
 from .options import Options
 from .packed import PIECE, Chosen, PackedTensor, Picked, levels, single_columns
 from .readers.base import RawData
-from .schema import Field, Schema, mark_missing
+from .schema import CHARACTER_CLASSES, Field, RowKey, Schema, mark_missing
 
 ATOM_SHARE = 0.03
 """Smallest share of the cells that an atom holds."""
@@ -51,6 +55,16 @@ UPPER_BOUNDS = (1.0, 100.0)
 """Natural upper bounds of numbers that are not negative: a share and a percentage."""
 MARGIN = 0.1
 """How close to 0 and to a natural upper bound numbers come, relative to it."""
+FEWEST_KEYS = 20
+"""Rows from which a column without equal values is taken for a key."""
+KEY_NAME = re.compile(r"(?i)(^|[^a-z])(id|key|index|row|no|nr|num|number)s?([^a-z]|$)|Id$|rowname")
+"""The name of a column of numbers that do not start at 0 or 1 but are still a key."""
+NUMBERED = re.compile(r"(\D*?)(\d{1,15})")
+"""A counted key: A0001, row-17."""
+HEXADECIMAL = re.compile(r"[0-9a-f-]{8,}|[0-9A-F-]{8,}")
+"""A hash or a uuid."""
+LETTER = re.compile(r"[^\W\d_]")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 Bounds = tuple[float | None, float | None]
 
@@ -62,7 +76,7 @@ def fit_schema(
     tensors: Mapping[str, PackedTensor],
     train: Tensor,
     options: Options,
-    keys: tuple[row_keys.RowKey, ...] = (),
+    keys: tuple[RowKey, ...] = (),
     comparisons: Sequence[constraints.ColumnConstraint] = (),
 ) -> Schema:
     """Fields with the statistics of the training rows and the support of all."""
@@ -140,12 +154,12 @@ def finds_support(raw: RawData, options: Options) -> bool:
     return raw.table and not raw.plain and options.space == "auto"
 
 
-def find_keys(raw: RawData, options: Options) -> tuple[row_keys.RowKey, ...]:
+def find_keys(raw: RawData, options: Options) -> tuple[RowKey, ...]:
     """The columns of a table that only identify its rows, unless a setting names them."""
     if not finds_support(raw, options):
         return ()
     named = {*options.names, *options.sentences, *raw.labels, *raw.inputs, raw.target or ""}
-    return row_keys.find(raw, named | constraint_columns(options, list(raw.values)))
+    return find_key_columns(raw, named | constraint_columns(options, list(raw.values)))
 
 
 def constraint_columns(options: Options, known: Sequence[str]) -> set[str]:
@@ -264,3 +278,116 @@ def bucket(x: Tensor) -> Tensor:
     """The bucket of each number, the same for equal ones."""
     bits = (x.float() + 0.0).view(torch.int32).long()  # 0 in place of -0
     return (bits * 2654435761 >> 16) % BUCKETS
+
+
+def find_key_columns(raw: RawData, excluded: Collection[str]) -> tuple[RowKey, ...]:
+    """The keys among the columns of a table that are not `excluded`; one column is left."""
+    if len(raw) <= FEWEST_KEYS:
+        return ()
+    found = []
+    for place, (name, column) in enumerate(raw.values.items()):
+        if name in excluded or name in raw.codecs or name not in raw.main:
+            continue
+        about = describe_key(name, column)
+        if about is not None:
+            found.append(
+                RowKey(
+                    name=name,
+                    place=place,
+                    key=raw.keys.get(name, name),
+                    dtype=str(column.dtype),
+                    **about,
+                )
+            )
+    return tuple(found) if len(found) < len(raw.main) else ()
+
+
+def describe_key(name: str, column: Any) -> dict[str, Any] | None:
+    """The numbering or the pattern of a key; None for other columns."""
+    if column.isna().any():
+        return None
+    if column.dtype.kind in "iu":
+        numbers = column.to_numpy()
+        low, high = int(numbers.min()), int(numbers.max())
+        counts = len(numbers) - 1 == high - low < EXACT_FLOAT64 and is_gapless(numbers, low)
+        # years or ages of one row each count too, but from elsewhere
+        named = low in (0, 1) or KEY_NAME.search(name) is not None
+        return {"following": high + 1} if counts and named else None
+    if column.dtype.kind not in "OTU":
+        return None
+    cells = column.tolist()
+    if not all(isinstance(cell, str) for cell in cells) or not column.is_unique:
+        return None
+    return hexadecimal(cells) or (counted(cells) or shaped(cells) if has_words(cells) else None)
+
+
+def is_gapless(numbers: np.ndarray, low: int) -> bool:
+    """Whether as many numbers from `low` on as there are occur once each."""
+    seen = np.zeros(len(numbers), bool)
+    for _, some in pieces(numbers):
+        seen[some - low] = True
+    return bool(seen.all())
+
+
+def hexadecimal(cells: list[str]) -> dict[str, Any] | None:
+    """The pattern of hashes and uuids."""
+    if not all(map(HEXADECIMAL.fullmatch, cells)) or not any(map(LETTER.search, cells)):
+        return None
+    mark = "H" if any(letter.isupper() for cell in cells for letter in cell) else "h"
+    patterns = {re.sub(r"[0-9a-fA-F]", mark, cell) for cell in cells}
+    return {"pattern": patterns.pop()} if len(patterns) == 1 else None
+
+
+def has_words(cells: list[str]) -> bool:
+    """Whether each cell is one word of letters and digits, and neither a number nor a time."""
+    return all(
+        LETTER.search(cell)
+        and re.search(r"\d", cell)
+        and not re.search(r"\s", cell)
+        and not is_date(cell)
+        and not NUMBER.fullmatch(cell)
+        for cell in cells
+    )
+
+
+def counted(cells: list[str]) -> dict[str, Any] | None:
+    """The numbering of cells that are a prefix and a number without gaps."""
+    found = [NUMBERED.fullmatch(cell) for cell in cells]
+    parts = [match.groups() for match in found if match is not None]
+    if len(parts) < len(cells) or len({prefix for prefix, _ in parts}) > 1:
+        return None
+    numbers = [int(digits) for _, digits in parts]
+    if max(numbers) - min(numbers) >= 2 * len(numbers):
+        return None
+    widths = {len(digits) for _, digits in parts}
+    padded = any(digits[0] == "0" and len(digits) > 1 for _, digits in parts)
+    width = min(widths) if padded else 0
+    return {"prefix": parts[0][0], "width": width, "following": max(numbers) + 1}
+
+
+def shaped(cells: list[str]) -> dict[str, Any] | None:
+    """The pattern that all cells share."""
+    patterns = {pattern_of(cell) for cell in cells}
+    return {"pattern": patterns.pop()} if len(patterns) == 1 else None
+
+
+def pattern_of(cell: str) -> str:
+    for members, mark, _ in CHARACTER_CLASSES:
+        cell = members.sub(mark, cell)
+    return cell
+
+
+def separate_keys(raw: RawData, keys: Collection[RowKey]) -> RawData:
+    """The table without its keys, whose cells are stored beside it."""
+    names = {key.name for key in keys}
+    if not names & {*raw.values}:
+        return raw
+    cells: Mapping[str, Any] = {
+        name: raw.values[name].to_numpy() for name in raw.values if name in names
+    }
+    return replace(
+        raw,
+        values=Picked(raw.values, [name for name in raw.values if name not in names]),
+        main=tuple(name for name in raw.main if name not in names),
+        row_keys={**raw.row_keys, **cells},
+    )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.metric import Metric
+from ..core.model import new_optimiser, take_step
 from ..core.rng import make_generator
 from ..nn.mlp import MLP
 
@@ -62,15 +63,16 @@ def cross_predictions(x: Tensor, y: Tensor, seed: int) -> Tensor:
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         layers = stacked([NET.build(rows.shape[2], 1) for _ in range(2)])
-        adam = torch.optim.AdamW(
-            [part for layer in layers for part in layer], RATE, weight_decay=0.01, fused=True
-        )
+        weights = [part for layer in layers for part in layer]
+        adam = new_optimiser(torch.optim.AdamW, weights, RATE, weight_decay=0.01, fused=True)
         for pick in torch.randint(rows.shape[1], (STEPS, 2, BATCH)):
             chosen = near.gather(1, pick[..., None].expand(-1, -1, near.shape[2]))
-            adam.zero_grad()
             loss = F.binary_cross_entropy_with_logits(answer(layers, chosen), labels[pick])
-            (2 * loss).backward()
-            adam.step()
+            for part, gradient in zip(
+                weights, torch.autograd.grad(2 * loss, weights), strict=True
+            ):
+                part.grad = gradient
+            take_step(adam)
     with torch.no_grad():
         other = (rows.flip(0) - middle) / spread
         return (answer(layers, other) > 0) == (labels > 0)

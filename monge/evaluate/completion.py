@@ -12,6 +12,7 @@ Cells of one row depend on one another, so errors are over rows.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -191,8 +192,11 @@ def mean_over_rows(
 
 def paired_energy(x: Tensor, y: Tensor) -> Metric:
     """The energy distance between completions x (n, K, F) and true rows y (n, F) by the
-    U-statistic over pairs of different rows, with its standard error over rows."""
+    U-statistic over pairs of different rows, with its standard error over rows; not a number
+    for a single row."""
     n = len(y)
+    if n < 2:
+        return Metric(math.nan, "distance", math.nan, "energy")
     within = torch.cdist(y, y)
     kernel = torch.zeros_like(within)
     for each in x.unbind(1):

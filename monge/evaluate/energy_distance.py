@@ -8,6 +8,7 @@ except for models of unpaired data, whose joint distribution is not observed.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -32,8 +33,10 @@ FIRST, PATIENCE = 64, 40.0
 
 def energy(x: Tensor, y: Tensor) -> Metric:
     """The energy distance of two samples (n, F) and (m, F), with its standard error from the
-    first-order terms of the statistic."""
+    first-order terms of the statistic; not a number for single rows."""
     n, m = len(x), len(y)
+    if min(n, m) < 2:
+        return Metric(math.nan, "distance", math.nan, "energy")
     cross = torch.cdist(x, y)  # (n, m)
     within_x = torch.cdist(x, x).sum(1) / (n - 1)  # (n,) the diagonal is zero
     within_y = torch.cdist(y, y).sum(1) / (m - 1)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.model import new_optimiser, take_step
 from ..core.space import Space
 from ..nn.inputs.features import Features
 from ..nn.layers.specs import (
@@ -124,12 +125,14 @@ def train_feature_net(
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         net = FeatureNet(space, classes if names is not None else 0)
-        adam = torch.optim.AdamW(net.parameters(), RATE, weight_decay=DECAY, fused=True)
+        adam = new_optimiser(
+            torch.optim.AdamW, net.parameters(), RATE, weight_decay=DECAY, fused=True
+        )
         for _ in range(steps):
             pick = known[torch.randint(len(known), (BATCH,))]
-            adam.zero_grad()
+            net.zero_grad()
             net.loss(rows.batch(pick), None if names is None else names[pick]).backward()
-            adam.step()
+            take_step(adam)
     return standardised(net.eval(), rows)
 
 

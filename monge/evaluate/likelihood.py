@@ -116,6 +116,24 @@ class RowLikelihoods:
         labels = self.numbers if self.index is None else self.index
         return pd.Series(self.value, labels, name="log_likelihood")
 
+    @property
+    def rank(self) -> NDArray[np.int64]:
+        """The place of every row by its value, (N,): 1 is the least likely."""
+        found = np.empty(len(self.value), np.int64)
+        found[np.argsort(self.value, kind="stable")] = np.arange(1, len(found) + 1)
+        return found
+
+    def table(self, rank: NDArray[np.int64], rows: slice = slice(None)) -> pd.DataFrame:
+        """The value, kind, error and rank of some rows, with their labels."""
+        import pandas as pd
+
+        labels = self.numbers if self.index is None else self.index
+        columns: dict[str, Any] = {"nats": self.value[rows], "kind": self.kind}
+        if self.stderr is not None:
+            columns["stderr"] = self.stderr[rows]
+        index = None if labels is None else labels[rows]
+        return pd.DataFrame({**columns, "rank": rank[rows]}, index)
+
     def weighted_mean(self, weight: NDArray[np.float64]) -> Metric:
         """The mean over rows that count by these weights (N,), with its error."""
         share = weight / weight.sum()

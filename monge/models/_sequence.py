@@ -91,7 +91,7 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
         self.name, self.width = type(self).__name__.lower(), width
         self.layout = StepLayout(space)
         cycle = self.layout.statistics()  # (cycle,)
-        self.context = SequenceContext(space, self.layout.channels)
+        self.context: Any = self.build_context(space)
         self.step_head: StepHead
         if self.layout.is_table:
             self.entries = ColumnEmbedding(space, width)
@@ -105,6 +105,10 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
         self.first = nn.Parameter(0.1 * torch.randn(width))
         self.offset = nn.Parameter(self.step_head.initial_offset())
         self.place = nn.Parameter(0.1 * torch.randn(self.cycle, width)) if self.cycle > 1 else None
+
+    def build_context(self, space: Space) -> nn.Module:
+        """The features of the conditions, (B, 1 or T, width)."""
+        return SequenceContext(space, self.layout.channels)
 
     @property
     def uses_particles(self) -> bool:  # type: ignore[override]

@@ -13,6 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .layers.activation import Activation
+from .layers.conv import FourierKernel
+from .layers.init import GAIN_SQUARED, Init, init_weight
+from .mlp import MLP
 from .stepwise import State, Stepwise
 
 
@@ -53,6 +57,9 @@ class ConvQueue(State):
 class CausalConv(Stepwise[ConvQueue]):
     """k taps, d apart; inputs before the first step are zero."""
 
+    weight: Tensor  # (outputs, k inputs), the oldest tap first
+    bias: Tensor  # (outputs,)
+
     def __init__(self, inputs: int, outputs: int, kernel: int = 2, dilation: int = 1) -> None:
         super().__init__()
         self.inputs, self.outputs, self.kernel, self.dilation = inputs, outputs, kernel, dilation
@@ -60,6 +67,12 @@ class CausalConv(Stepwise[ConvQueue]):
         bound = (kernel * inputs) ** -0.5
         self.weight = nn.Parameter(torch.empty(outputs, kernel * inputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+
+    @torch.no_grad()
+    def initialise(self, how: Init, activation: Activation) -> None:
+        """Sample the weights for inputs that have passed this function; the bias becomes 0."""
+        init_weight(self, how, GAIN_SQUARED[activation])
+        self.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.over(F.pad(x, (0, 0, self.past, 0)))
@@ -76,6 +89,33 @@ class CausalConv(Stepwise[ConvQueue]):
 
     def step(self, state: ConvQueue, x: Tensor) -> Tensor:
         return F.linear(state.push(x), self.weight, self.bias)
+
+
+class ContinuousCausalConv(CausalConv):
+    """The same with all taps d = 1 apart, whose weights are a network of the offset (Romero et
+    al. 2022): their number is independent of the taps, so that the reach is chosen freely.
+    Computed without FFT, whose rounding would let the future into the past."""
+
+    def __init__(self, inputs: int, outputs: int, taps: int, rates: int, net: MLP.Config) -> None:
+        Stepwise.__init__(self)
+        self.inputs, self.outputs, self.kernel, self.dilation = inputs, outputs, taps, 1
+        self.past = taps - 1
+        self.offsets = FourierKernel(inputs, outputs, taps, rates, net)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return self.taps().transpose(0, 1).flatten(1)
+
+    def initialise(self, how: Init, activation: Activation) -> None:
+        """The network of the weights is initialised by its own setting."""
+
+    def taps(self) -> Tensor:
+        """The weights of the offsets 1 - k to 0, (k, outputs, inputs)."""
+        return self.offsets(torch.arange(1 - self.kernel, 1, device=self.bias.device))
+
+    def over(self, x: Tensor) -> Tensor:
+        return F.conv1d(x.mT, self.taps().permute(1, 2, 0), self.bias).mT
 
 
 class ConvRings(State):

@@ -1,4 +1,4 @@
-r"""Stacks of causal convolutions whose dilations double.
+r"""Stacks of causal convolutions whose dilations double, or whose weights are continuous.
 
 With dilations 1, 2, 4, ... and k taps, L layers read the last $1 + (k-1)(2^L - 1)$ inputs, 2^L of
 them for k = 2 (van den Oord et al. 2016; Yu & Koltun 2016). In step-by-step evaluation each layer
@@ -21,8 +21,11 @@ from torch import Tensor, nn
 
 from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
-from .causal_conv import CausalConv, ConvRings
+from .causal_conv import CausalConv, ContinuousCausalConv, ConvRings
+from .layers.activation import Activation
 from .layers.dropout import Dropout
+from .layers.init import Init, resolve
+from .mlp import MLP
 from .stepwise import State, WindowedStepwise
 
 Convolve = Callable[[int, Tensor], Tensor]
@@ -42,6 +45,10 @@ class DilatedState(State):
     def reorder(self, rows: Tensor) -> None:
         self.rings.reorder(rows)
         self.context = None if self.context is None else self.context[rows]
+
+
+DEEP = 12
+"""Plain blocks beyond which each starts smaller, so that their sum does not grow with depth."""
 
 
 class DilatedBlock(nn.Module, abc.ABC):
@@ -99,8 +106,13 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
         """Taps of each convolution."""
         dropout: Annotated[float, Range(0, 0.9)] = 0.0
         """Share of each block's output that is dropped in training."""
+        init: Init = "auto"
+        """Initial weights of the convolutions: by the activation (he, xavier, orthogonal), small,
+        or torch's own (auto, torch)."""
 
     config: Config
+    follows: Activation = "relu"
+    """The function after a convolution."""
 
     def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
         super().__init__()
@@ -111,6 +123,9 @@ class DilatedStack(Configured, WindowedStepwise[DilatedState]):
         self.blocks: Sequence[DilatedBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.reach = 1 + sum(block.past for block in blocks)
         self.before = nn.Parameter(torch.zeros(config.width))
+        if resolve(config.init, deep=False) != "torch":
+            for conv in (conv for block in blocks for conv in block.convs):
+                conv.initialise(config.init, self.follows)
 
     @abc.abstractmethod
     def block(self, dilation: int) -> DilatedBlock: ...
@@ -224,6 +239,7 @@ class WaveNetStack(DilatedStack):
         """Channels of the sum over all layers, and of the layer after it."""
 
     config: Config
+    follows = "tanh"
 
     def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
         super().__init__(config, outputs, context)
@@ -278,10 +294,67 @@ class TCNStack(DilatedStack):
     def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
         super().__init__(config, outputs, context)
         self.last = shrink_weights(nn.Linear(config.width, outputs))
+        if config.init == "auto" and len(self.blocks) > DEEP:
+            for block in self.blocks:  # what is added is positive: each block adds only its part
+                with torch.no_grad():
+                    block.convs[-1].weight.mul_(DEEP / len(self.blocks))
+                    block.convs[-1].bias.zero_()
 
     def block(self, dilation: int) -> DilatedBlock:
         c = self.config
         return PlainBlock(c.width, c.kernel, dilation, self.context, c.dropout)
+
+    def end(self, read: list[Tensor]) -> Tensor:
+        return self.last(read[-1])
+
+
+class ContinuousBlock(DilatedBlock):
+    """h + F(h): a continuous causal convolution, SiLU, and a linear map."""
+
+    def __init__(self, config: ContinuousStack.Config, context: int) -> None:
+        width, net = config.width, config.kernel_net
+        conv = ContinuousCausalConv(width, width, config.kernel, config.rates, net)
+        super().__init__([conv], context, config.dropout)
+        self.out = nn.Linear(width, width)
+
+    def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+        h = x[:, self.past :] + self.drop(self.out(F.silu(self.first(x, context))))
+        return h, h
+
+    def stepper(self, number: int) -> BlockStep:
+        def step(x: Tensor, convolve: Convolve) -> tuple[Tensor, Tensor]:
+            h = x + self.out(F.silu(convolve(number, x)))
+            return h, h
+
+        return step
+
+
+class ContinuousStack(DilatedStack):
+    """Residual blocks of continuous convolutions: the weight of an input is a network of its
+    distance, so that a layer reads any number of past steps with the same parameters (Romero et
+    al. 2022)."""
+
+    class Config(DilatedStack.Config):
+        tag = "dilated/continuous"
+        layers: Annotated[int, Range(1, MAX_LAYERS)] = 3
+        """Layers, each of which reads `kernel` steps."""
+        kernel: Annotated[int, Range(2)] = 64
+        """Steps that a layer reads: its present input and the ones before."""
+        rates: Annotated[int, Range(1, 30)] = 6
+        """Doubling frequencies of the distance that the network of the weights reads."""
+        kernel_net: MLP.Config = MLP.Config(width=32, depth=1)
+        """Network from a distance to the weights of a layer; its initial weights are those of
+        kernel_net.init."""
+
+    config: Config
+    follows = "silu"
+
+    def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
+        super().__init__(config, outputs, context)
+        self.last = shrink_weights(nn.Linear(config.width, outputs))
+
+    def block(self, dilation: int) -> DilatedBlock:
+        return ContinuousBlock(self.config, self.context)
 
     def end(self, read: list[Tensor]) -> Tensor:
         return self.last(read[-1])

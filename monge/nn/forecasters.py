@@ -259,7 +259,7 @@ class ConvForecast(ResidualForecast):
     class Config(ResidualForecast.Config):
         tag = "forecaster/convolution"
         net: dilated.DilatedStack.Config = dilated.TCNStack.Config(width=32, layers=7)
-        """Network: tcn (plain residual blocks) or wavenet (gated, with skip paths)."""
+        """Network: tcn (plain residual blocks), wavenet (gated, with skip paths) or continuous."""
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__(config, lookback, horizon, channels)

@@ -68,6 +68,9 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         truncate: Annotated[int, Range(0)] = 0
         """Steps through which gradients flow back in training, which bounds their growth and
         memory: the state is carried on to the next segment, its gradient is not; 0 for all."""
+        init: Literal["torch", "orthogonal"] = "torch"
+        """Initial weights: torch's own, uniform, or an orthogonal map of the last hidden vector
+        for each gate, which keeps its norm, and Xavier's of the inputs."""
 
     config: Config
     core: nn.RNNBase
@@ -78,6 +81,13 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         super().__init__()
         self.config, self.inputs, self.outputs = config, inputs, config.width
         self.core = self.build_core(inputs)
+        if config.init == "orthogonal":
+            for depth in range(config.depth):
+                w, u, *_ = self.layer(depth)
+                for gate in range(len(u) // config.width):
+                    own = slice(gate * config.width, (gate + 1) * config.width)
+                    nn.init.xavier_normal_(w.data[own])
+                    nn.init.orthogonal_(u.data[own])
 
     @abc.abstractmethod
     def build_core(self, inputs: int) -> nn.RNNBase: ...

@@ -30,6 +30,7 @@ from .attention.softmax import CrossAttention
 from .layers.activation import Activation, activation
 from .layers.conv import NonLocal, Pairing
 from .layers.dropout import dropout
+from .layers.init import Init, initialise
 from .layers.norm import Norm, norm
 from .layers.pool import CONV, Doubling, halve_by_max, unpool, upsample
 from .layers.specs import Shape, format_shape
@@ -82,6 +83,9 @@ class UNet(Configured, nn.Module):
         doubling: Literal[Doubling, "unpool"] = "nearest"
         """How maps are doubled: nearest or linear with a convolution, or transposed; unpool puts
         values where the maxima were that max pooling took on the way down."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own
+        (auto, torch); the last convolution of each block is 0 at first whatever is chosen."""
 
         @property
         def factor(self) -> int:
@@ -121,6 +125,7 @@ class UNet(Configured, nn.Module):
         self.norm = norm(config.norm, widths[0], dims)
         self.act = activation(config.activation, axis=1)
         self.out = zero_init(conv(widths[0], outputs * patch**dims, 3, padding=1))
+        initialise(self, config.init, config.activation)
 
     def forward(
         self, x: Tensor, context: Tensor | None = None, tokens: TokenSequence | None = None

@@ -25,6 +25,8 @@ MIN_UNIQUE_VARIANCE = 0.02
 """Smallest initial share of variance that the common factors do not explain."""
 INITIAL_SHAPES = (-3.0, -1.5, -0.75, 0.0, 0.75, 1.5, 3.0)
 """Logits of delta tried at initialisation."""
+SPARE = 8
+"""Dimensions of a random projection beyond the factors that it is to find."""
 CENTRAL_PROBABILITY = 0.8
 """Probability of the central interval that initialises the scales."""
 
@@ -103,8 +105,9 @@ class GaussianCopula(nn.Module):
         if self.raw is None or count < 1:
             return
         z = z / z.square().mean(0).sqrt().clamp_min(1e-6)
-        _, size, axes = torch.pca_lowrank(z, count, center=False)
-        causes = axes * size / len(z) ** 0.5  # (D, count)
+        # a random projection finds factors only roughly unless it has some dimensions to spare
+        _, size, axes = torch.pca_lowrank(z, min(count + SPARE, *z.shape), center=False)
+        causes = (axes * size / len(z) ** 0.5)[:, :count]  # (D, count)
         own = (1 - causes.square().sum(1)).clamp_min(MIN_UNIQUE_VARIANCE)
         self.raw[:, :count] = causes / own.sqrt()[:, None]
 

@@ -25,6 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def pathwise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+    """z = mean + scale noise, a normal sample that carries the gradient of both parameters."""
+    return mean + scale * noise
+
+
 def normal_log_prob(z: Tensor) -> Tensor:
     """log N(z; 0, 1) of each number."""
     return -0.5 * (z.square() + math.log(2 * math.pi))

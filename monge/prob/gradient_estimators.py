@@ -2,8 +2,10 @@ r"""Gradients of expectations, $\nabla_\phi E_{q_\phi} f(z)$, from samples.
 
 Differentiating f alone at fixed samples misses that the distribution moves. Two estimators do not:
 
-    pathwise         z = g(eps, phi): E grad f(g(eps, phi)); f must be differentiable in z
-    score function   E [(f - b) grad log q(z)] + E grad f (Williams 1992); z may be discrete
+    pathwise         z = g(eps, phi): E grad f(g(eps, phi)); f must be differentiable in z (the
+                     posteriors of latent models, `vae`)
+    score function   E [(f - b) grad log q(z)] + E grad f (Williams 1992); z may be discrete (the
+                     sampled attention of `seq2seq hard=true hard_choice=sample`)
 
 A baseline b that does not depend on z leaves the mean unchanged, since $E \nabla \log q = 0$, and
 lowers the variance; the mean of the other samples of a row is one (Kool et al. 2019).
@@ -14,11 +16,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..core.errors import UsageError
-
-
-def pathwise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
-    """z = mean + scale noise, a normal sample that carries the gradient of both parameters."""
-    return mean + scale * noise
+from .distributions import pathwise as pathwise
 
 
 def score_function(value: Tensor, log_prob: Tensor, baseline: Tensor | float = 0.0) -> Tensor:

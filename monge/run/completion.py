@@ -125,6 +125,8 @@ def complete_rows(
     interval: float | None = None,
 ) -> Completed:
     """`complete` fills a batch by one sample a row."""
+    if draws < 1:
+        raise UsageError(f"expected at least 1 draw of each row, found draws={draws}; use draws=1")
     filled = ~batch.observed_mask
     if by == "sample" and interval is None:
         every = batch[torch.arange(len(batch)).repeat_interleave(draws)]

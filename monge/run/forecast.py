@@ -26,6 +26,7 @@ from ..core.memory import require_memory
 from ..core.metric import Metric
 from ..core.model import device_of
 from ..core.rng import make_generator
+from ..data.codecs.scalar import EXACT_FLOAT64, decimals_of
 from ..data.codecs.time_index import TimeIndex
 from ..data.codecs.window import Series, Window
 from ..data.dataset import Dataset
@@ -67,9 +68,9 @@ class ForecastPaths:
         middle, low, high = np.quantile(self.paths, levels, axis=0)  # (H, C) each
         for place, name in enumerate(self.series.channels):
             columns |= {
-                name: middle[:, place],
-                f"{name}_low": low[:, place],
-                f"{name}_high": high[:, place],
+                name: self.written(middle[:, place], place),
+                f"{name}_low": self.written(low[:, place], place),
+                f"{name}_high": self.written(high[:, place], place),
             }
         return pd.DataFrame(columns)
 
@@ -78,10 +79,22 @@ class ForecastPaths:
         import pandas as pd
 
         n, steps, _ = self.paths.shape
-        frame = pd.DataFrame(self.paths.reshape(n * steps, -1), columns=list(self.series.channels))
-        frame.insert(0, self.series.column, np.tile(self.times, n))
-        frame.insert(0, "path", np.repeat(np.arange(1, n + 1), steps))
-        return frame
+        columns: dict[str, Any] = {
+            "path": np.repeat(np.arange(1, n + 1), steps),
+            self.series.column: np.tile(self.times, n),
+        }
+        for place, name in enumerate(self.series.channels):
+            columns[name] = self.written(self.paths[:, :, place].reshape(-1), place)
+        return pd.DataFrame(columns)
+
+    def written(self, values: NDArray[np.float64], place: int) -> NDArray[Any]:
+        """Numbers with the decimals that those of a channel have, whole where they are."""
+        decimals = decimals_of(self.series.values[:, place])
+        if decimals is None:
+            return values
+        found = np.round(values, decimals)
+        whole = not decimals and np.abs(found).max(initial=0) < EXACT_FLOAT64
+        return found.astype(np.int64) if whole else found
 
 
 def window_of(run: Run, name: str) -> Window:

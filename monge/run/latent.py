@@ -108,7 +108,8 @@ def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
 
 def code_rows(run: Run, z: Any, given: Given | None = None) -> Batch:
     """Codes (N, *latent) as rows with the conditions to decode them under."""
-    model, z = run.require(CanDecode), torch.as_tensor(z)
+    model = run.require(CanDecode)
+    z = z if isinstance(z, Tensor) else torch.tensor(np.asarray(z))
     shape = model.latent.shape
     if tuple(z.shape[1:]) != shape or not len(z):
         raise DataError(

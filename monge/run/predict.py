@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.abilities import CanSample, HasMode
+from ..core.ensemble import EnsembleMode
 from ..core.errors import UsageError
 from ..core.model import Model, device_of
 from ..core.rng import make_generator
@@ -20,7 +22,7 @@ from ..data.codecs.date import Date
 from ..data.codecs.scalar import Offset, shortest
 from ..data.frames import is_frame
 from ..evaluate.likelihood import chunks
-from ..evaluate.predictions import TargetPrediction
+from ..evaluate.predictions import TargetPrediction, join
 from ..evaluate.predictions import predict as predict_targets
 from .writers import PART
 
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from ..data.dataset import Split, View
 
 
-By = Literal["mean", "mode", "sample"]
+By = Literal["mean", "mode", "sample", "vote"]
+CLASSES = ("label", "binary")
+"""Kinds of targets that members can vote on."""
 
 
 def predict_parts(
@@ -83,6 +87,8 @@ def predict_part(
     generator: torch.Generator,
 ) -> pd.DataFrame:
     assert isinstance(model, CanSample), "predictors can be sampled"
+    if by == "vote":
+        return table(view, [predict_by_vote(model, rows, interval, options)], by, None, rows.first)
     if view.text is not None:
         return predict_text(model, view, rows, by, options, generator)
     predictions = predict_targets(model, chunks(rows), interval, options, pad=True)
@@ -94,6 +100,33 @@ def predict_part(
         ]
         sample = torch.cat(samples).reshape(len(rows), -1)
     return table(view, predictions, by, sample, rows.first)
+
+
+def can_vote(model: Model) -> bool:
+    """Whether a model is an ensemble that predicts one class."""
+    is_class = not model.space.shape and model.space.kind in CLASSES
+    return isinstance(model, EnsembleMode) and is_class
+
+
+def predict_by_vote(model: Model, rows: Split, interval: float, options: Any) -> TargetPrediction:
+    """The class that most members of an ensemble predict, with shares of votes as probabilities
+    (Breiman 1996)."""
+    if not can_vote(model):
+        raise UsageError(
+            "expected an ensemble that predicts one class for a majority vote, found "
+            f"{'one of ' + str(model.space) if isinstance(model, EnsembleMode) else 'one model'}; "
+            "fit a classifier with --ensemble 5, or leave out by=vote (--by vote)"
+        )
+    assert isinstance(model, EnsembleMode)
+    parts = []
+    for batch in chunks(rows):
+        given = batch.to(device_of(model)).given
+        votes = model.votes(given, options)  # (B, size)
+        (mean,) = predict_targets(model, [batch], interval, options)
+        mode = model.majority(given, options, votes).cpu().to(mean.mode)
+        shares = votes.cpu().to(mean.probabilities) / len(model.each)
+        parts.append(replace(mean, mode=mode, probabilities=shares))
+    return join(parts)
 
 
 def predict_text(
@@ -174,7 +207,8 @@ def targets(view: View) -> Iterator[tuple[str, Codec]]:
 def of_class(prediction: TargetPrediction, name: str, codec: Codec) -> dict[str, Any]:
     probabilities = prediction.probabilities.double().numpy()  # (N, K)
     names = codec.decode(np.arange(probabilities.shape[1]))
-    columns = {name: decode(codec, prediction.mode), f"{name}_probability": probabilities.max(1)}
+    own = np.take_along_axis(probabilities, prediction.mode.long().numpy()[:, None], 1)[:, 0]
+    columns = {name: decode(codec, prediction.mode), f"{name}_probability": own}
     return columns | {
         f"{name}_p_{one}": column for one, column in zip(names, probabilities.T, strict=True)
     }

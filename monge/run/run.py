@@ -524,6 +524,20 @@ class Run(SavedRun):
         found = replace(found, numbers=rows.numbers.numpy(), index=row_labels(what, rows))
         return given_constraints(found, self.acceptance) if self.view.constraints else found
 
+    def score(
+        self,
+        what: Any = None,
+        *settings: str,
+        split: str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
+        """`log_likelihood` as a frame of the library of the data, as `monge score -o` writes it:
+        nats, kind and rank (1 is the least likely) of every row, with the index of a frame."""
+        what, form = opened(what)
+        found = self.log_likelihood(what, *settings, split=split, seed=seed, **options)
+        return in_kind(found.table(found.rank), self.form if what is None else form, False)
+
     @cached_property
     def acceptance(self) -> Acceptance | None:
         """The share of samples that obey the constraints which are met by rejection; None if it
@@ -598,15 +612,16 @@ class Run(SavedRun):
         return in_kind(table, self.form if what is None else form)
 
     def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
-        """The most probable translation of a text, or of each of several; search options such as
-        beams=10 are keyword arguments or text. A run that maps images or sounds to text takes the
-        names of files instead."""
-        from .text import reads_files, translate, translate_files
+        """The most probable translation of a text, or of each of several: of a list as a list, of
+        a column as a column, of a frame with a column of sources as a frame; search options such
+        as beams=10 are keyword arguments or text. A run that maps images or sounds to text takes
+        the names of files instead."""
+        from .text import like_texts, reads_files, texts_in, translate, translate_files
 
-        one = isinstance(texts, str)
+        what, form = opened(texts)
         answer = translate_files if reads_files(self) else translate
-        found = answer(self, [texts] if one else list(texts), *settings, *as_settings(options))
-        return found[0] if one else found
+        found = answer(self, texts_in(self, what), *settings, *as_settings(options))
+        return in_kind(like_texts(self, found, what), form)
 
     def complete(
         self,

@@ -277,7 +277,8 @@ class SavedRun:
             for name, tensor in tensors.items()
             if name.startswith(head)
         }
-        model = self.build()
+        with naming_file(self.folder / "run.json"):
+            model = self.build()
         try:
             model.load_state_dict(named)
         except RuntimeError as error:

@@ -24,7 +24,7 @@ from ..train import checkpoint
 from ..train.budget import Budget
 from ..train.cost_estimate import FirstRows
 from ..train.distributed import ALONE, Workers
-from ..train.loop import Progress, agreed_metric, evaluate_ema, fit
+from ..train.loop import Progress, agreed_metric, evaluate_ema, fit, stop_reason
 from ..train.trainer import EMA, Refit, Trainer
 from .storage import Log
 
@@ -191,7 +191,11 @@ class TrainingSession:
                     self.save_best("asked")
                     self.save()
                 raise
-        stopped = (progress and progress.stopped) or "budget"
+        if progress is None:  # it was over when it was resumed
+            stopped = stop_reason(self.trainer, Budget(steps=0), lambda: False, 0.0)
+        else:
+            stopped = progress.stopped
+        stopped = stopped or "budget"
         self.save_best(stopped)
         if progress and stopped == "diverged":
             kind = DivergenceError if self.workers.is_first else LostWorkerError  # one says so

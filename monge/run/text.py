@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.abilities import HasAttention, HasLikelihood, HasMode
 from ..core.batch import Batch
-from ..core.errors import UsageError
+from ..core.errors import DataError, UsageError, shown
 from ..core.metric import Metric
+from ..data import frames
+from ..data.codecs.scalar import listed
 from ..data.codecs.tokens import Text
 from ..data.readers.text import prompt as prompted
 from ..evaluate.likelihood import HeldOutRows, RowLikelihoods, chunks, row_likelihoods
@@ -95,6 +99,45 @@ def translate(run: Run, texts: Sequence[str], *settings: str) -> list[str]:
     given = run.view.read_given(name, texts).to(run.compute.torch_device())
     options = run.model_class.SamplingConfig().override(*settings)  # type: ignore[attr-defined]
     return list(run.view.decode(model.mode({name: given}, options).cpu()))
+
+
+def texts_in(run: Run, what: Any) -> list[str]:
+    """The texts to translate: one, several, a column, or the column of a frame that is named as
+    the source of the run, or its only one."""
+    if isinstance(what, str):
+        return [what]
+    if frames.is_frame(what) and what.ndim == 2:
+        names, source = list(what.columns), next(iter(run.space.given), "")
+        if source not in names and len(names) != 1:
+            raise DataError(
+                f"expected a column {source!r} of texts to translate, found {listed(names)}; "
+                "pass one column"
+            )
+        what = what[source if source in names else names[0]]
+    texts = list(what)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str | os.PathLike):
+            raise DataError(
+                f"expected a text to translate, found {shown(text)} in row {number}; remove it"
+            )
+    return [os.fspath(text) for text in texts]
+
+
+def like_texts(run: Run, found: list[str], what: Any) -> Any:
+    """Translations in the form of the texts, with the index of a column or frame; a list if they
+    are those of the files in a folder."""
+    if isinstance(what, str) and len(found) == 1:
+        return found[0]
+    if isinstance(what, str) or len(found) != len(what):
+        return found
+    if isinstance(what, np.ndarray):
+        return np.array(found, dtype=object)
+    if not frames.is_frame(what):
+        return found
+    import pandas as pd
+
+    column = pd.Series(found, what.index, str, name=run.view.event.fields[0].name)
+    return column if what.ndim == 1 else column.to_frame()
 
 
 def source_of(run: Run) -> str:

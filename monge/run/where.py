@@ -30,6 +30,7 @@ from ..evaluate.rejection import MAX_REPEATS, draw_obeying
 
 ComparisonSign = Literal["=", "!=", "<", "<=", ">", ">="]
 CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*$", re.S)
+RANGE = re.compile(r"\s*([^<>=!]+?)\s*(<=?)\s*([^<>=!]+?)\s*(<=?)\s*([^<>=!]+?)\s*")
 FIRST_TRY = 2000
 """Rows sampled to see how often the conditions hold."""
 MAX_TRIES = 200_000
@@ -91,12 +92,12 @@ class ConditionalSamples:
 
 
 def parse_where(view: View, where: Where) -> list[ColumnCondition]:
-    """Conditions on the columns of the event, each given as "age>60" or as {"age": ">60"},
-    {"sex": "female"}, {"pclass": [1, 2]}."""
+    """Conditions on the columns of the event, each given as "age>60" or "20<=age<30", or as
+    {"age": ">60"}, {"sex": "female"}, {"pclass": [1, 2]}."""
     if isinstance(where, str):
         where = [where]
     texts = [as_text(*pair) for pair in where.items()] if isinstance(where, Mapping) else where
-    conditions = [parse_condition(view, text) for text in texts]
+    conditions = [parse_condition(view, end) for text in texts for end in ends_of(view, text)]
     refuse_contradictions(view, conditions)
     return conditions
 
@@ -107,6 +108,15 @@ def as_text(name: str, value: Any) -> str:
     if isinstance(value, list | tuple | set | np.ndarray):
         return f"{name}=" + ",".join(map(str, value))
     return f"{name}={value}"
+
+
+def ends_of(view: View, text: str) -> list[str]:
+    """The conditions at both ends of a range such as 20<=age<30; other texts as they are."""
+    found = RANGE.fullmatch(text)
+    if found is None or found[1] in column_names(view):
+        return [text]
+    low, above, name, below, high = found.groups()
+    return [f"{name}{above.replace('<', '>')}{low}", f"{name}{below}{high}"]
 
 
 def parse_condition(view: View, text: str) -> ColumnCondition:

@@ -39,7 +39,7 @@ from ..run import run as runs
 from ..run.completion import unknown_cells
 from ..run.forecast import forecast
 from ..run.latent import code_rows, codes_of, events_of
-from ..run.predict import predict, table
+from ..run.predict import By, can_vote, predict, table
 from ..run.run import Run, encode_conditions
 from ..run.storage import locked
 from ..run.text import continue_text, source_of, translate
@@ -64,6 +64,8 @@ from .requests import (
 )
 from .tiles import compute_together, cut
 
+PLAIN_BY = Literal["mean", "mode", "sample"]
+"""Predictions of a model that is no ensemble of classifiers."""
 NAME = re.compile(r"[\w.+-]+")
 MAX_PATHS = 10_000
 """Most trajectories of a forecast."""
@@ -450,7 +452,7 @@ class ServedRun:
             self.request(
                 "predict",
                 rows=self.rows_of(self.condition_form),
-                by=(Literal["mean", "mode", "sample"], "mean"),
+                by=(By if can_vote(self.run.model) else PLAIN_BY, "mean"),
                 interval=(Share, 0.9),
                 seed=(Seed, 0),
                 options=(self.sampling_options("predict") | None, None),
@@ -460,7 +462,7 @@ class ServedRun:
             self.predictions,
             lambda body: (
                 None
-                if body.by == "sample" or settings_of(body.options)
+                if body.by in ("sample", "vote") or settings_of(body.options)
                 else ("predict", body.by, body.interval)
             ),
         )

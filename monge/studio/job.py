@@ -3,20 +3,20 @@
     python -P -m monge.studio.job FOLDER
 
 The process outlives the studio. It holds the lock of its folder for as long as it lives, takes one
-of as many slots as there are cores, oldest job first, and forwards a request to stop to `monge`,
-which saves its state. The slots are locks too, so that two studios share one queue.
+of as many slots as there are cores, oldest job first, and becomes `monge`, which saves its state
+when it is asked to stop; nothing is left of it when it is killed. The slots are locks too, so that
+two studios share one queue.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 from filelock import FileLock, Timeout
 
@@ -62,6 +62,21 @@ def take_slot(folder: Path) -> FileLock:
         time.sleep(WAIT)
 
 
+def run_monge(args: list[str]) -> int:
+    """The exit code of a command line in this process, which SIGTERM stops."""
+    from ..train.loop import terminable  # imports torch, which a job that waits does not need
+
+    sys.argv[:] = ["monge", *args]
+    try:
+        with terminable():
+            runpy.run_module("monge", run_name="__main__")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt:  # before there was anything to save
+        return 128 + signal.SIGTERM
+    return 0
+
+
 def main(args: list[str]) -> int:
     folder = Path(args[0])
     hold = FileLock(folder / LOCK)
@@ -69,13 +84,7 @@ def main(args: list[str]) -> int:
     about = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     slot = take_slot(folder)
     (folder / STARTED).touch()
-    child = subprocess.Popen([sys.executable, "-P", "-m", "monge", *about["args"]])
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        child.send_signal(signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, forward)
-    code = child.wait()
+    code = run_monge(about["args"])
     with replacing(folder / ENDED) as fresh:
         fresh.write_text(json.dumps({"code": code, "time": time.time()}), encoding="utf-8")
     slot.release()

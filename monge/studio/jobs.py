@@ -70,7 +70,8 @@ class Job:
             if asked == "pause":
                 return "paused"
             return "failed" if code else "done"
-        if time.time() - self.about["created"] < STARTING and not asked:
+        starting = time.time() - self.about["created"] < STARTING
+        if starting and not asked and not (self.folder / STARTED).exists():
             return "queued"
         return "paused" if asked == "pause" else "lost"
 

@@ -15,7 +15,6 @@ import torch
 from torch import Generator, Tensor
 
 from ..core.batch import Batch
-from ..core.model import Update
 from ..core.rng import derive_seed, make_generator
 
 LONG = 2**24
@@ -72,12 +71,6 @@ class EpochBatches:
     def largest(self) -> int:
         """Rows of the largest batch."""
         return max(self.size, self.rows - (self.count - 1) * self.size)
-
-
-def steps_per_epoch(batches: EpochBatches, updates: Sequence[Update]) -> int:
-    """Steps in which an update that takes a batch at each step sees every row once; 1 if every
-    update takes the whole split."""
-    return 1 if all(update.whole for update in updates) else batches.count
 
 
 class BatchSequence:

@@ -24,11 +24,11 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.model import Model, Update
 from ..core.train_config import TrainConfig
-from .batch_sampler import RowSource, steps_per_epoch
+from .batch_sampler import RowSource
 from .budget import Budget
 from .optimiser import trainable_updates
 from .step_memory import MemoryGauge, StepMemory, bytes_of, state_slots, step_memory
-from .trainer import EMA, Trainer, epoch_batches
+from .trainer import EMA, Trainer, epoch_batches, steps_per_epoch
 
 MAX_TRIAL_ROWS = 1024
 """Rows used by timed steps, or the batch size if that is larger."""

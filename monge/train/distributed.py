@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, TypeVar
@@ -255,8 +256,10 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
+@cache
 def code_digest() -> int:
-    """A whole number that identifies the source of this library."""
+    """A whole number that identifies the source of this library, as it is when a process first
+    asks."""
     root = Path(__file__).parent.parent
     found = hashlib.blake2b(digest_size=7)
     for path in sorted(root.rglob("*.py")):

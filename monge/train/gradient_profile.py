@@ -41,8 +41,11 @@ def profile(model: Model, batch: Batch) -> list[LayerProfile]:
             if any(p.requires_grad and p.ndim > 1 for p in layer.parameters(recurse=False)):
                 handle = layer.register_forward_hook(record_output(name, seen))
                 hooks.callback(handle.remove)
-        updates = [update for update in model.updates() if update.params]
-        terms = [term.mean() for update in updates for term in update.loss(batch).values()]
+        terms = []
+        for update in model.updates():
+            rows = len(batch) // update.batches * update.batches  # as many for each member
+            if update.params and rows:
+                terms += [term.mean() for term in update.loss(batch[:rows]).values()]
         trainable = [term for term in terms if term.requires_grad]
         if not trainable or not seen:
             return []

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ..core.errors import UsageError, nearest
-from ..core.model import Model, Update
+from ..core.model import Model, Update, new_optimiser, take_step
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .checkpoint import check_same_names
 from .regularisation import real_scale
@@ -82,21 +82,37 @@ def make_optimiser(
     groups = param_groups(params, factors or {})
     optim, rate, decay = torch.optim, config.lr, config.weight_decay
     if config.optimiser == "adam":
-        return optim.Adam(groups, rate, config.betas, weight_decay=decay, fused=True)
+        return new_optimiser(
+            optim.Adam, groups, rate, config.betas, weight_decay=decay, fused=True
+        )
     if config.optimiser == "adamw":
-        return optim.AdamW(groups, rate, config.betas, weight_decay=decay, fused=True)
+        return new_optimiser(
+            optim.AdamW, groups, rate, config.betas, weight_decay=decay, fused=True
+        )
     if config.optimiser == "sgd":
         if config.nesterov and not config.momentum:
             raise UsageError(
                 "train.nesterov=true needs train.momentum above 0; set train.momentum=0.9"
             )
-        return optim.SGD(
-            groups, rate, config.momentum, weight_decay=decay, nesterov=config.nesterov, fused=True
+        return new_optimiser(
+            optim.SGD,
+            groups,
+            rate,
+            config.momentum,
+            weight_decay=decay,
+            nesterov=config.nesterov,
+            fused=True,
         )
     if config.optimiser == "adagrad":
-        return optim.Adagrad(groups, rate, weight_decay=decay, fused=True)
-    return optim.RMSprop(
-        groups, rate, config.betas[1], weight_decay=decay, momentum=config.momentum, foreach=True
+        return new_optimiser(optim.Adagrad, groups, rate, weight_decay=decay, fused=True)
+    return new_optimiser(
+        optim.RMSprop,
+        groups,
+        rate,
+        config.betas[1],
+        weight_decay=decay,
+        momentum=config.momentum,
+        foreach=True,
     )
 
 
@@ -124,7 +140,8 @@ def lbfgs(config: OptimiserConfig, params: Sequence[nn.Parameter], factors: bool
                 f"train.optimiser=lbfgs chooses its step length by line search and cannot use "
                 f"{setting}; remove {setting} or use train.optimiser=adam"
             )
-    return LBFGS(
+    return new_optimiser(
+        LBFGS,
         params,
         1.0,
         max_iter=1,
@@ -302,6 +319,6 @@ def check_slots(optim: Optimizer, settings: OptimiserConfig) -> None:
     param = nn.Parameter(torch.zeros(1))
     param.grad = torch.ones(1)
     example = make_optimiser(settings, [param])
-    example.step()
+    take_step(example)
     for slots in optim.state.values():
         check_same_names("optimiser slots", slots, example.state[param])

@@ -29,10 +29,10 @@ from ..core.abilities import HasLikelihood
 from ..core.batch import Batch
 from ..core.errors import RunError, UsageError
 from ..core.metric import Metric
-from ..core.model import Losses, Model, Update
+from ..core.model import Losses, Model, Update, take_step
 from ..core.rng import derive_seed, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
-from .batch_sampler import BatchSequence, EpochBatches, RowSource, steps_per_epoch
+from .batch_sampler import BatchSequence, EpochBatches, RowSource
 from .checkpoint import check_same_names
 from .distributed import (
     ALONE,
@@ -272,6 +272,12 @@ def epoch_batches(rows: int, train_config: TrainConfig) -> EpochBatches:
     """How an epoch of this many rows is cut into batches."""
     size = min(train_config.batch_size, rows)
     return EpochBatches(rows, size, MIN_PIECE_ROWS * train_config.pieces)
+
+
+def steps_per_epoch(batches: EpochBatches, updates: Sequence[Update]) -> int:
+    """Steps in which an update that takes a batch at each step sees every row once; 1 if every
+    update takes the whole split."""
+    return 1 if all(update.whole for update in updates) else batches.count
 
 
 def batch_sequences(
@@ -552,7 +558,7 @@ class Trainer:
             self.pending_norms.append((self.step, update.name, norm))
         for group in moving.param_groups:
             group["lr"] = settings.lr * scale * group["factor"]
-        moving.step()
+        take_step(moving)
         if settings.l1:
             l1_prox(moving, settings.l1)
         self.log_losses(update.name, losses)

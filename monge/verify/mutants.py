@@ -175,7 +175,13 @@ def finite(value: float | None) -> float | None:
 
 def attempt_all(chosen: Sequence[Mutant]) -> Iterator[MutantResult]:
     """Hold mutants against their checks, in a child process that writes a line for each."""
-    command = [sys.executable, "-m", "monge.verify.mutants", *(mutant.name for mutant in chosen)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "monge.verify.mutants",
+        *(mutant.name for mutant in chosen),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for line in child.stdout:
@@ -352,16 +358,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "sample of a posterior detached",
         "The sample of a factorised posterior carries no gradient.",
         "models.latent._posterior:FactorisedPosterior.reparameterise",
-        "mean + log_scale.exp() * noise",
-        "(mean + log_scale.exp() * noise).detach()",
+        "pathwise(mean, log_scale.exp(), noise)",
+        "pathwise(mean, log_scale.exp(), noise).detach()",
         "x8_pathwise_and_score_gradients_are_the_gradient",
     ),
     Mutant(
         "sample of a full posterior detached",
         "The sample of a posterior with full covariance carries no gradient.",
         "models.latent._posterior:FullCovariancePosterior.reparameterise",
-        "mean + log_scale.exp() * noise + correlated",
-        "(mean + log_scale.exp() * noise + correlated).detach()",
+        "pathwise(mean, log_scale.exp(), noise) + correlated",
+        "(pathwise(mean, log_scale.exp(), noise) + correlated).detach()",
         "x8_samples_of_every_posterior_carry_a_gradient",
     ),
     Mutant(
@@ -410,7 +416,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "tree of other parents",
         "A Chow-Liu tree scores each entry given the parent of the entry before it.",
-        "models.baseline._tree:TreeOfCodes.known",
+        "models.baseline._base:TreeOfCodes.known",
         "code[:, self.parent.clamp_min(0)]",
         "code[:, self.parent.clamp_min(0)].roll(1, 1)",
         "x64_a_directed_graph_is_a_product",

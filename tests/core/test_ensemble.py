@@ -29,6 +29,7 @@ from monge.core.ensemble import Ensemble, mixture_bound, weakest_kind
 from monge.core.errors import DataError
 from monge.core.model import Model
 from monge.core.rng import make_generator
+from monge.core.space import Space
 from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.evaluate.likelihood import HeldOutScorer
 from monge.train.budget import Budget
@@ -260,3 +261,31 @@ def test_a_majority_vote_counts_members_and_breaks_ties_by_the_mean(monkeypatch)
     assert vote[:2].tolist() == [0, 1]
     chosen = model.marginals(rows.given).probabilities[0][2]
     assert vote[2] == (1 if chosen[1] >= chosen[2] else 2)
+
+
+def test_a_majority_of_bits_has_two_values(monkeypatch):
+    space = Space(kind="binary", given={"x": Space(kind="real", shape=(2,))})
+    member = registry.find("predict.mlp").smallest_config(space)
+    model = Ensemble.Config(member=member, members=3).build(space).eval()
+    for each, found in zip(model.members, [[1, 0], [1, 1], [0, 0]], strict=True):
+        monkeypatch.setattr(each, "mode", lambda *a, found=found: torch.tensor(found).float())
+    asked = []
+    right = model.likelihood
+    monkeypatch.setattr(
+        model, "likelihood", lambda batch, options: asked.append(batch.x) or right(batch, options)
+    )
+    assert model.majority({"x": Batch(torch.zeros(2, 2))}).tolist() == [1, 0]
+    assert torch.stack(asked).tolist() == [[0, 0], [1, 1]]
+
+
+def test_the_mode_of_labels_need_not_be_that_of_a_member(monkeypatch):
+    space, batch = classes()
+    member = registry.find("predict.mlp").smallest_config(space)
+    model = Ensemble.Config(member=member, members=2).build(space).eval()
+    for each, found in zip(model.members, (0.0, 2.0), strict=True):
+        monkeypatch.setattr(each, "mode", lambda *a, found=found: torch.full((4,), found))
+    log_p = torch.tensor([0.3, 0.4, 0.3] + [0.0] * (space.size - 3)).log()
+    monkeypatch.setattr(
+        model, "likelihood", lambda batch, options: Likelihood(log_p[batch.x.long()], "exact")
+    )
+    assert model.mode(batch[:4].given).tolist() == [1, 1, 1, 1]

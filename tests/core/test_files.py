@@ -2,9 +2,10 @@
 
 import os
 
+import numpy as np
 import pytest
 
-from monge.core.files import leaks, replacing
+from monge.core.files import leaks, load_array, replacing
 
 
 def test_a_file_takes_its_name_once_it_is_whole(tmp_path):
@@ -83,3 +84,16 @@ def test_links_out_of_a_folder_are_found(tmp_path):
     assert set(leaks(folder)) == set(links)
     (tmp_path / "alias").symlink_to(folder)  # a run folder may be a link itself
     assert len(list(leaks(tmp_path / "alias"))) == 3
+
+
+def test_an_array_is_read_and_anything_else_is_a_value_error(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(4.0))
+    assert load_array(tmp_path / "a.npy", "r").tolist() == [0, 1, 2, 3]
+    body = (tmp_path / "a.npy").read_bytes()
+    np.save(tmp_path / "objects.npy", np.array([{}], object))
+    np.savez(tmp_path / "several.npz", x=np.arange(3))
+    (tmp_path / "header.npy").write_bytes(body.replace(b"}", b"{", 1))  # numpy: TokenError
+    (tmp_path / "cut.npy").write_bytes(body[:-8])
+    for name in ("objects.npy", "several.npz", "header.npy", "cut.npy"):
+        with pytest.raises(ValueError, match=name):
+            load_array(tmp_path / name)

@@ -116,6 +116,8 @@ def test_files_of_arrays(tmp_path):
     [
         (np.array([[1.0, 2], [np.inf, 1], [2, 2]]), "x, row 2: inf is not finite"),
         (np.empty((0, 2)), "no rows"),
+        (np.empty((4, 0), "U2"), "column"),
+        ([{"t": np.datetime64(f"2020-01-0{k}"), "x": {"a": k}} for k in range(1, 6)], "dict"),
         (np.ones((2, 2)), "at least 3"),
         (np.array(5.0), "shape"),
         (np.ones((4, 2)) + 1j, "complex"),

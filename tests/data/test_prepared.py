@@ -134,9 +134,11 @@ def test_a_killed_preparation_goes_on_or_starts_again(tmp_path, monkeypatch):
         data.prepare(tmp_path / "t.csv", out, "time=none")
     monkeypatch.undo()
     assert not out.exists()
+    (tmp_path / ".t.monge.part" / ".read.0123abcd.json").touch()  # was being written
     monkeypatch.setattr(tables, "read_files", killed)  # what was read is used
     found = data.prepare(tmp_path / "t.csv", out, "time=none")
     monkeypatch.undo()
+    assert not list(out.rglob(".*"))
     same(data.open(tmp_path / "t.csv", "time=none"), found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.monge"]
 

@@ -100,7 +100,7 @@ def test_a_plain_file_may_fill_the_memory_and_no_more(tmp_path, small_memory, mo
         file.truncate(41 * MEGABYTE)  # a hole, which takes no place on the disk
     with pytest.raises(DataError, match=r"a.csv .* 0.0419 GB"):
         data.open(path)
-    np.save(tmp_path / "b.npy", np.zeros((300, 40_000), np.uint8))
+    np.save(tmp_path / "b.npy", np.zeros((300, 5_000)))
     assert len(data.open(tmp_path / "b.npy")) == 300  # 12 MB that are not packed
 
 

@@ -234,6 +234,9 @@ def test_bad_columns_and_several_tables_get_one_sentence(tmp_path):
         table().to_csv(tmp_path / f"{name}.csv", index=False)
     with pytest.raises(DataError, match=r"jobs\.csv, people\.csv.*merge"):
         data.open(tmp_path)
+    table().assign(pay=1.5).to_csv(tmp_path / "jobs.csv", index=False)
+    with pytest.raises(DataError, match=r"people\.csv.*jobs\.csv.*'?pay'?.*merge"):
+        data.open(f"{tmp_path}/*.csv")
 
 
 def test_the_summary_has_the_support():

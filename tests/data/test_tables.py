@@ -504,3 +504,9 @@ def test_numbers_with_signs_are_not_called_identifiers(write):
     codes = [f"{row}-{row % 7}x" for row in range(1000, 1150)]
     with pytest.raises(DataError, match="identifier"):
         data.open(pd.DataFrame({"price": codes, "b": np.arange(150) % 7 / 4}), "space=plain")
+
+
+def test_rows_of_mixed_objects_are_refused_in_a_sentence():
+    for rows in ([{"a": 1}, (2, "x"), None, ([], 4)], {"a": [1, 2], "b": [1, 2, 3]}):
+        with pytest.raises(DataError, match="table"):
+            data.open(rows)

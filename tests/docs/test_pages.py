@@ -19,7 +19,7 @@ import click
 import pytest
 
 from monge import registry
-from monge.cli.main import attempt, commands
+from monge.cli.main import attempt, commands, summary
 from monge.cli.main import monge as group
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +119,7 @@ def test_every_option_of_every_command_is_in_the_reference():
     shared = text.partition("\n## ")[0]
     assert set(sections) == set(commands())
     for name, section in sections.items():
+        assert section.split("\n\n")[1] == f"{summary(commands()[name])}."
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             assert attempt([name, "--help"]) == 0

@@ -7,6 +7,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 from monge.core.space import Space
+from monge.evaluate.completion import paired_energy
 from monge.evaluate.disentangle import mutual
 from monge.evaluate.energy_distance import energy
 from monge.evaluate.forecasts import crps, normal_crps
@@ -76,6 +77,14 @@ def test_distances_on_a_line_are_those_of_scipy():
     near = [np.abs(np.subtract.outer(x, x)).mean() for x in (X, Y)]
     fair = whole - near[0] / (n - 1) - near[1] / (m - 1)  # pairs of a point with itself left out
     assert energy(tensor(X)[:, None], tensor(Y)[:, None]).value == pytest.approx(fair)
+
+
+@pytest.mark.filterwarnings("error")
+def test_single_rows_have_no_energy_distance():
+    one, many = torch.zeros(1, 2), torch.zeros(3, 2)
+    for x, y in ((one, many), (many, one)):
+        assert np.isnan(energy(x, y).value)
+    assert np.isnan(paired_energy(torch.zeros(1, 4, 2), one).value)
 
 
 def test_divergences_are_those_of_scipy():

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.baseline._tree import spanning_forest
+from monge.models.baseline._base import spanning_forest
 from monge.models.baseline.chow_liu import ChowLiuTree
 
 

@@ -68,7 +68,7 @@ def test_numbers_of_a_table_fall_into_runs():
     [
         (Space(kind="binary", shape=(1, 28, 28)), "2^784"),
         (Space(kind="levels", size=256, shape=(3, 64, 64)), "2^24576"),
-        (replace(BINARY, shape=(20,)), "1048575"),
+        (replace(BINARY, shape=(22,)), "4194303"),
     ],
     ids=["image", "colour", "vector"],
 )
@@ -78,4 +78,4 @@ def test_a_table_that_is_too_large_is_refused_with_its_size(space, count):
     assert "autoregressive.fvsbn" in sentence
     with pytest.raises(DataError, match=r"autoregressive\.fvsbn"):
         CountTable.Config().build(space)
-    assert CountTable.unsupported_reason(replace(BINARY, shape=(19,))) is None
+    assert CountTable.unsupported_reason(replace(BINARY, shape=(21,))) is None

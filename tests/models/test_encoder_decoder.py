@@ -39,6 +39,9 @@ CONFIGS = {
     ),
     "hard": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), hard=True),
 }
+for choice in ("argmax", "sample"):
+    CONFIGS[choice] = replace(CONFIGS["hard"], hard_choice=choice)
+CONFIGS["sample at the input"] = replace(CONFIGS["sample"], context="input")
 every = pytest.mark.parametrize("name", CONFIGS)
 
 
@@ -244,3 +247,57 @@ def test_a_sentence_without_a_source_is_refused():
     with pytest.raises(UsageError, match=r"net\.width=7"):
         Seq2Seq.Config(net=LSTM.Config(width=7)).build(space)
     assert math.isfinite(built("dot").likelihood(batch).value.sum().item())
+
+
+@pytest.mark.parametrize("name", ["sample", "sample at the input"])
+def test_sampled_attention_has_the_gradient_of_the_expected_cost(name):
+    """Against all choices of source states of a sentence, weighed by their probability."""
+    space, batch = small_data.sentences(4)
+    model = built(name, space).train()
+    (source,) = batch.given.values()
+    place = int((source.length * (batch.length > 2)).argmax())  # a long source, and two symbols
+    row = batch[place : place + 1]
+    x, exist = model.rows(row)
+    x, exist = x[:, :2], exist[:, :2]
+    memory = model.encode_source(model.source_of(row))
+    count = memory.states.shape[1]
+    real = [k for k in range(count) if memory.mask is None or memory.mask[0, 0, k] == 0]
+    weights = list(model.score.parameters())
+    total = torch.zeros(())
+    for taken in itertools.product(real, repeat=2):
+        asked = iter(taken)
+
+        def choose(memory, h, asked=asked):
+            scores = model.score(h, memory.states)
+            scores = scores if memory.mask is None else scores + memory.mask
+            chosen = torch.tensor([next(asked) for _ in range(h.shape[1])])
+            hot = torch.nn.functional.one_hot(chosen, count).to(scores)[None]
+            return hot, (scores.log_softmax(-1).masked_fill(hot < 0.5, 0.0)).sum(-1)
+
+        model.attend, usual = choose, model.attend
+        cost, log_q = model.costs(memory, model.inputs(x), x, exist)
+        model.attend = usual
+        total = total + log_q.sum().exp() * cost.sum()
+    exact = torch.cat([g.flatten() for g in torch.autograd.grad(total, weights)])
+    copies = row[torch.zeros(4000, dtype=torch.long)]
+    torch.manual_seed(1)
+    source = model.source_of(copies)
+    many, xs, exists = model.encode_source(source), x.repeat(4000, 1), exist.repeat(4000, 1)
+    pairs = [model.costs(many, model.inputs(xs), xs, exists) for _ in range(2)]
+    cost, log_q = (torch.stack(part) for part in zip(*pairs, strict=True))
+    cost = cost + model.score_gradient(cost, log_q)
+    found = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(cost.mean(0).sum() / 4000, weights)]
+    )
+    assert float((found - exact).norm() / exact.norm()) < 0.15
+
+
+@pytest.mark.parametrize("choice", ["argmax", "sample", "gumbel"])
+def test_each_choice_of_hard_attention_moves_the_score(choice):
+    space, batch = small_data.sentences(4)
+    config = replace(Seq2Seq.smallest_config(space), hard=True, hard_choice=choice)
+    torch.manual_seed(0)
+    model = config.build(space)
+    model.initialise_from_data(batch)
+    model.loss(batch)["nll"].mean().backward()
+    assert all(bool(p.grad.abs().sum() > 0) for p in model.score.parameters())

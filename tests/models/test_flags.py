@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import monge
+from monge import registry
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.data import loading as data
@@ -67,6 +68,39 @@ def test_a_pen_is_fitted_sampled_and_scored(tmp_path):
         run.log_likelihood(broken)
 
 
-def test_a_model_of_reals_alone_refuses_a_flag(tmp_path):
+@pytest.mark.parametrize("name", ["wavenet", "gpt", "vrnn", "stcn"])
+def test_other_sequence_models_have_flags_too(name):
+    view = data.open(STROKES).view()
+    torch.manual_seed(0)
+    kind = registry.find(name)
+    model = kind.smallest_config(view.space).build(view.space)
+    batch = view.split("train").whole()
+    model.initialise_from_data(batch)
+    assert all(bool(term.isfinite().all()) for term in model.loss(batch).values())
+    model.eval()
+    rows = model.sample(300, options=model.SamplingConfig(steps=4))
+    lifted = rows[..., 2]
+    share = float(batch.x[..., 2][torch.arange(batch.x.shape[1]) < batch.length[:, None]].mean())
+    assert set(lifted.unique().tolist()) == {0.0, 1.0}
+    assert abs(float(lifted.mean()) - share) < 0.1  # at first the marginals of the data
+    assert len(rows[..., 0].unique()) > 1000
+
+
+@pytest.mark.parametrize("name", ["vrnn", "stcn"])
+def test_a_frame_has_a_probability_of_its_flag(name):
+    space = data.open(STROKES).view().space
+    torch.manual_seed(0)
+    model = registry.find(name).smallest_config(space).build(space)
+    params = torch.randn(5, model.head.width)
+    x = torch.randn(5, 3)
+    each = []
+    for value in (0.0, 1.0):
+        x[:, 2] = value
+        each.append(model.head.log_prob(params, x)[:, 2])
+    torch.testing.assert_close(torch.stack(each).exp().sum(0), torch.ones(5))
+
+
+def test_a_model_of_reals_alone_refuses_a_flag(tmp_path, monkeypatch):
+    monkeypatch.setattr(RNN, "supports_flags", False)
     with pytest.raises(DataError, match="channel 3"):
-        monge.fit("vrnn", STROKES, budget="1steps", out=tmp_path / "run")
+        monge.fit("rnn", STROKES, budget="1steps", out=tmp_path / "run")

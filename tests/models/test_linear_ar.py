@@ -296,3 +296,22 @@ def test_the_start_is_a_setting_and_not_a_run(start, tmp_path):
 def test_a_season_longer_than_the_series_is_refused():
     with pytest.raises(UsageError, match="season=12"):
         fitted(simulate([0.5], 4, 9), season=12)
+
+
+def test_intervals_of_forecasts_hold_their_share_of_values():
+    """Of many series as short as those of practice, each with a model of its own."""
+    x = simulate([1.2, -0.4], 40, 156)
+    found = []
+    for row in x:
+        model = fitted(row[None, :144], scale="linear", max_order=8)
+        path, mean = [*row[:144]], model.intercept[0]
+        weights = [torch.ones((), dtype=torch.float64)]
+        for _ in range(12):
+            past = torch.stack(path[::-1][: model.max_order])
+            path.append(mean + (model.phi[0] * past).sum())
+            recent = torch.stack(weights[::-1][: model.max_order])
+            weights.append((model.phi[0, : len(recent)] * recent).sum())
+        spread = (model.variance[0] * torch.stack(weights[:12]).square().cumsum(0)).sqrt()
+        found.append((row[144:] - torch.stack(path[144:])).abs() < 1.2816 * spread)
+    share = float(torch.stack(found).double().mean())
+    assert 0.75 < share < 0.85

@@ -59,15 +59,6 @@ def view():
     return data.open(troubled()).view()
 
 
-def suited(name: str, view):
-    """The table, or three of its columns for a model with a parameter per combination."""
-    try:
-        find(name).smallest_config(view.space).build(view.space)
-    except MongeError:
-        return data.open(troubled()[["kind", "deck", "tip"]]).view()
-    return view
-
-
 def takes_tables(name: str) -> bool:
     try:
         check_compatible(name, find(name), NUMBERS)
@@ -140,7 +131,6 @@ def test_the_support_is_found(view):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_numbers_take_tables(name, view):
-    view = suited(name, view)
     check_compatible(name, find(name), view.space)
     model = trained(name, view)
     batch = view.split("test").whole()

@@ -247,7 +247,7 @@ def test_a_short_fit_samples_empty_cells_atoms_and_bounds_as_they_are(name):
     assert set(x[:, 1].unique().tolist()) == {0.0, 1.0, 2.0, 3.0}
 
 
-@pytest.mark.parametrize("name", ["coupling", "cnf"])
+@pytest.mark.parametrize("name", ["coupling", pytest.param("cnf", marks=pytest.mark.slow)])
 def test_completion_follows_the_conditional_given_that_the_cell_is_not_empty(name):
     """It is the one of those samples whose count is empty, as the known one is, and whose name is
     not, as the hidden one."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from monge.core.rng import make_generator
 from monge.nn.causal_conv import CausalConv
-from monge.nn.dilated import DilatedStack, TCNStack, WaveNetStack
+from monge.nn.dilated import ContinuousStack, DilatedStack, TCNStack, WaveNetStack
 
 STACKS = [
     WaveNetStack.Config(width=6, layers=3, skip=5),
@@ -16,6 +16,7 @@ STACKS = [
     WaveNetStack.Config(width=4, layers=2, kernel=3),
     TCNStack.Config(width=5, layers=3),
     TCNStack.Config(width=4, layers=2, kernel=3, cycles=2),
+    ContinuousStack.Config(width=4, layers=2, kernel=7, rates=3),
 ]
 named = pytest.mark.parametrize(
     "config", STACKS, ids=lambda c: f"{c.owner.__name__}-{c.layers}-{c.cycles}-{c.kernel}"

@@ -77,6 +77,16 @@ def test_median_and_interval_are_written_as_a_table_and_a_plot(folder, tmp_path,
     assert np.abs(forecast["y"] - truth).mean() < 3
 
 
+def test_forecasts_have_the_decimals_of_the_series(tmp_path):
+    frame = table().assign(sold=lambda t: t["y"].round().astype(int), y=lambda t: t["y"].round(1))
+    small = (*SMALL, "max_order=3")
+    fitted = run.fit("linear_ar", frame, *small, out=tmp_path / "run")
+    for found in (fitted.forecast(4, n=9), fitted.forecast(4, n=9, paths=True)):
+        assert found["sold"].dtype == int
+        assert (found["y"] == found["y"].round(1)).all()
+        assert (found["z"] != found["z"].round(3)).all()  # those of z have no end
+
+
 def test_the_table_is_printed_and_follows_the_seed(folder, capsys):
     code, text, _ = command(capsys, "forecast", folder / "direct", "--json", "-n", 20)
     forecast = json.loads(text)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import monge
-from monge.core.errors import DataError
+from monge.core.errors import DataError, UsageError
 from monge.data import frames
 from monge.data import loading as data
 from monge.data.frames import in_kind, opened
@@ -34,7 +34,8 @@ def vae(frame, tmp_path_factory):
 
 def test_the_index_of_a_frame_stays(vae, frame):
     part = frame[::-1][:20]
-    for found in (vae.complete(part), vae.encode(part), vae.log_likelihood(part).series):
+    scores = vae.log_likelihood(part).series
+    for found in (vae.complete(part), vae.encode(part), vae.score(part), scores):
         assert found.index.equals(part.index)
     seen = part["size"].notna()
     pd.testing.assert_frame_equal(vae.complete(part)[seen], part[seen], check_exact=False)
@@ -46,6 +47,11 @@ def test_the_index_of_a_frame_stays(vae, frame):
     assert vae.decode(vae.encode(part)).index.equals(part.index)
     scores = vae.log_likelihood()
     assert list(scores.series.index) == list(range(1, len(scores.value) + 1))
+
+
+def test_no_draw_is_refused(vae, frame):
+    with pytest.raises(UsageError, match=r"\b0\b"):
+        vae.complete(frame, draws=0)
 
 
 def test_predictions_have_the_index_and_scores_only_rows_with_a_target(frame, tmp_path):
@@ -156,6 +162,9 @@ def test_a_frame_of_a_library_gives_frames_of_it(library, tmp_path):
     assert codes.shape == (N, 2)
     assert isinstance(fitted.decode(codes), kind)
     assert len(fitted.log_likelihood(what).value) == N
+    scores = fitted.score(what)
+    assert isinstance(scores, kind)
+    assert sorted(scores["rank"].to_numpy()) == list(range(1, N + 1))
     assert frames.is_frame(monge.load(fitted.folder).sample(5))
     predictor = run.fit(
         "predict.mlp", what, "data.time=none", target="name", budget="3steps", out=tmp_path / "p"

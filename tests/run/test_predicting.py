@@ -95,6 +95,40 @@ def test_a_sample_is_not_the_mean(people):
     assert not np.allclose(several["pay"], mode["pay"])
 
 
+def test_members_of_an_ensemble_vote(people, tmp_path, capsys):
+    folder, few = (
+        tmp_path / "vote",
+        ("net.width=8", "train.lr=1e-2", "train.warmup=1", "train.ema_decay=0.5"),
+    )
+    voters = run.fit(
+        "predict.mlp",
+        people / "people.csv",
+        *few,
+        target="mood",
+        given=["age", "job"],
+        ensemble=3,
+        budget="40steps",
+        out=folder,
+    )
+    code, text, _ = command(
+        capsys, "predict", folder, people / "people.csv", "--by", "vote", "--json"
+    )
+    table = pd.DataFrame(json.loads(text)["predictions"])
+    each = [name for name in table if name.startswith("mood_p_")]
+    rows = voters.split(people / "people.csv", "all", every=True).whole()
+    modes = np.stack([member.mode(rows.given) for member in voters.model.each])
+    assert code == 0
+    assert (modes != modes[0]).any(), "members that never disagree test nothing"
+    counts = np.stack([(modes == code).sum(0) for code in range(3)], 1)
+    np.testing.assert_allclose(table[each], counts / 3)
+    clear = counts.max(1) > 1
+    best = [name.removeprefix("mood_p_") for name in table[each].idxmax(axis=1)]
+    assert (table["mood"] == best)[clear].all()
+    for other in ("mood", "pay"):
+        with pytest.raises(UsageError, match="--ensemble 5"):
+            run.load(people / other).predict(people / "new.csv", by="vote")
+
+
 def test_samples_for_the_rows_of_a_file(people, capsys):
     code, text, _ = command(capsys, "sample", people / "both", "--given", people / "new.csv")
     assert code == 0

@@ -266,6 +266,10 @@ def test_a_second_comparison_gets_a_number_and_models_that_refuse_are_skipped(fr
     assert len(plan.left_out) == 1
     with pytest.raises(DataError):
         make_plan(path, ["pixelcnn"], ["data.time=none"], "1steps")
+    plan = make_plan(path, ["made", "predict.mlp"], ["data.time=none"], "1steps")
+    assert "--target" in plan.refused["predict.mlp"]
+    with pytest.raises(UsageError, match="--target"):
+        make_plan(path, ["predict.mlp"], ["data.time=none"], "1steps")
     first = Comparison.create(plan)
     assert Comparison.create(plan).folder == first.folder
     other = make_plan(path, ["made"], ["data.time=none"], "2steps")
@@ -284,7 +288,9 @@ def test_a_frame_is_described_with_models_for_it(frame):
 
 
 def test_runs_have_what_the_command_line_has():
-    methods = "complete log_likelihood predict sample encode decode forecast translate evaluate"
+    methods = (
+        "complete log_likelihood score predict sample encode decode forecast translate evaluate"
+    )
     assert {*methods.split()} <= {*dir(Run)}
     assert {"compare", "describe", "distance", "write_report"} <= {*monge.__all__}
 

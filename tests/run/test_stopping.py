@@ -33,6 +33,18 @@ def test_killed_before_the_first_checkpoint_it_starts_again(rows):
     assert checkpoint.about(again.folder / "last.safetensors")["step"] == 5
 
 
+@pytest.mark.parametrize(
+    ("model", "setting", "reason"),
+    [("chow_liu", "data.seed=1", "complete"), ("made", "train.max_steps=2", "complete")],
+)
+def test_a_fit_that_was_over_keeps_its_reason_when_it_is_resumed(rows, model, setting, reason):
+    run = monge.fit(model, rows, setting, budget="9steps")
+    for _ in range(2):
+        assert checkpoint.about(run.folder / "best.safetensors")["stopped"] == reason
+        for _ in monge.load(run.folder).train("9steps"):
+            pytest.fail("there was nothing to do")
+
+
 def test_killed_at_any_moment_it_resumes(tmp_path, rows):
     code = (
         "import sys, monge.run.session; monge.run.session.SAVE_EVERY = 0.05; "

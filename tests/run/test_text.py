@@ -5,9 +5,12 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from monge.cli.main import attempt
+from monge.core.errors import DataError
 from monge.run import run as runs
 from monge.run.text import continue_text, translate
 
@@ -131,6 +134,39 @@ def test_sentences_are_translated_and_evaluated(home, capsys, monkeypatch, tmp_p
     assert 0 <= found["word_error_rate"]["value"] < 10
     assert found["perplexity"]["value"] < 3
     assert translate(runs.load(home / "pairs"), ["rot Hund"]) == ["red dog"]
+
+
+def test_texts_are_translated_in_kind(home):
+    run, texts, found = (
+        runs.load(home / "pairs"),
+        ["rot Hund", "blau Auto"],
+        ["red dog", "blue car"],
+    )
+    (source,) = run.space.given
+    column = pd.Series(texts, [7, 9])
+    assert run.translate(texts) == found
+    assert list(run.translate(np.array(texts, object))) == found
+    pd.testing.assert_series_equal(
+        run.translate(column), pd.Series(found, [7, 9], name=run.view.event.fields[0].name)
+    )
+    frame = run.translate(pd.DataFrame({source: column, "more": 1}))
+    assert (list(frame.index), list(frame.iloc[:, 0])) == ([7, 9], found)
+    with pytest.raises(DataError, match=f"column '{source}' of texts to translate, found a, b"):
+        run.translate(pd.DataFrame({"a": texts, "b": texts}))
+    with pytest.raises(DataError, match="found nan in row 2"):
+        run.translate(pd.Series(["rot Hund", float("nan")]))
+
+
+def test_texts_of_polars_are_translated_in_kind(home):
+    polars = pytest.importorskip("polars")
+    run, texts, found = (
+        runs.load(home / "pairs"),
+        ["rot Hund", "blau Auto"],
+        ["red dog", "blue car"],
+    )
+    column, frame = polars.Series("a", texts), polars.DataFrame({"a": texts})
+    assert run.translate(column).to_list() == found
+    assert run.translate(frame).to_series().to_list() == found
 
 
 def open_text(text: str, folder: Path):

@@ -57,6 +57,7 @@ def test_nothing_is_found(api):
                         # conditions on columns and the like have rules that no schema can state
                         checks.positive_data_acceptance,
                     ],
+                    timeout=60,  # a busy machine is no failure
                 )
 
             try:

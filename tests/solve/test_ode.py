@@ -209,3 +209,13 @@ def test_the_adjoint_keeps_no_step():
     ]
     assert steps[1] > 1.9 * steps[0]
     assert adjoint[0] == adjoint[1] <= 2
+
+
+def test_steps_that_are_repeated_are_counted():
+    def steep(t, y):
+        return (torch.where(t < 0.5, torch.zeros_like(y[0]), -200 * y[0]),)
+
+    found = integrate(steep, (double(1.0),), (0.0, 1.0))
+    assert 0 < found.tally.rejected < found.tally.steps
+    smooth = integrate(lambda t, y: (-y[0],), (double(1.0),), (0.0, 1.0))
+    assert smooth.tally.rejected == 0

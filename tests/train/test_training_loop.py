@@ -14,11 +14,11 @@ from monge.core.batch import Batch
 from monge.core.ensemble import Ensemble
 from monge.core.errors import RunError, UsageError
 from monge.core.metric import Metric
-from monge.core.model import Model, Update
+from monge.core.model import Model, Update, take_step
 from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.train.budget import Budget
 from monge.train.loop import fit
-from monge.train.optimiser import lr_factor
+from monge.train.optimiser import lr_factor, make_optimiser
 from monge.train.trainer import EMA, Trainer
 
 
@@ -384,3 +384,17 @@ def test_bf16_trains_too():
     )
     played(subject, "3steps")
     assert subject.is_finite
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "adagrad", "rmsprop"])
+def test_a_step_is_that_of_torch(kind):
+    found = []
+    for own in (True, False):
+        param = nn.Parameter(torch.tensor([1.0, -2.0]))
+        optimiser = make_optimiser(OptimiserConfig(optimiser=kind, lr=0.1), [param])
+        for scale in (1.0, 3.0, -0.5):
+            param.grad = scale * param.detach()
+            take_step(optimiser) if own else optimiser.step()
+        found.append(param.detach())
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], torch.tensor([1.0, -2.0]))

@@ -40,7 +40,7 @@ def rows_of(members, prefix="x"):
 
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
 def test_they_hold_on_every_model(name):
-    members = list(subjects.small(name)[:2])
+    members = list(subjects.small(name)[:1])
     assert members
     rows = rows_of(members)
     assert not [row for row in rows if row.passed is False]

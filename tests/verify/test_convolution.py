@@ -70,9 +70,10 @@ def test_zero_padding_and_odd_shifts_are_not_equivariant(still):
 
 
 def test_the_notes_initialisation_explodes_and_glorots_dies(still):
-    assert norm_dropout_init.growth("relu", "he", times=2) > 1e7  # 4 / D_in
-    assert norm_dropout_init.growth("relu", "he", times=0.5) < 1e-7  # 1 / D_in
-    assert 0.4 < norm_dropout_init.growth("relu", "xavier") < 2.5  # a square layer: 2 / D_in again
+    most = norm_dropout_init.MAX_STANDARD_ERRORS
+    assert norm_dropout_init.growth("relu", "he", times=2) > 10 * most  # 4 / D_in
+    assert norm_dropout_init.growth("relu", "he", times=0.5) > 10 * most  # 1 / D_in
+    assert norm_dropout_init.growth("relu", "xavier") < most  # a square layer: 2 / D_in again
 
 
 def test_a_batch_norm_with_unbiased_variance_fails_x25(monkeypatch):

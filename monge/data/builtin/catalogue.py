@@ -48,11 +48,10 @@ def make(name: str, options: Options) -> RawData:
 
 def locate(text: str) -> tuple[str | Path, list[str]]:
     """A built-in name or a path, and the transforms that follow it after each plus."""
-    built_in = dict(names())
     pieces = text.split("+")
     for most in range(len(pieces), 0, -1):  # a path may contain a plus
         base, transforms = "+".join(pieces[:most]), pieces[most:]
-        if base in built_in:
+        if base.isidentifier() and base in dict(names()):  # not a path
             return base, transforms
         for folder in (Path(), *search_path()):
             for path in (folder / base, folder / f"{base}.gz"):  # or compressed

@@ -148,8 +148,10 @@ def day_of(time: Times) -> int:
 
 def is_dates(cells: np.ndarray) -> bool:
     """Whether a column of text holds times, most of them different."""
-    different = set(cells)
-    return 2 * len(different) > len(cells) and find_format(list(dict.fromkeys(cells))) is not None
+    if not all(isinstance(cell, str) for cell in cells):
+        return False
+    different = list(dict.fromkeys(cells))
+    return 2 * len(different) > len(cells) and find_format(different) is not None
 
 
 def read(cells: np.ndarray, name: str) -> tuple[Times, str]:

@@ -28,6 +28,8 @@ from .stored import Chain, Place
 
 SPLITS = ("train", "valid", "test")
 ARROW_SUFFIXES = (".parquet", ".feather", ".arrow", ".ipc")
+JOIN_TABLES = "join tables that refer to one another into one, as with pandas.merge(a, b, on='id')"
+"""The end of a sentence that refuses several tables."""
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def decoded_chunks(
     said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import work; work()"],
+            [sys.executable, "-P", "-c", f"from {__name__} import work; work()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -282,10 +282,7 @@ def load(path: Path, side: int | None) -> np.ndarray:
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(
-            f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels, the most that "
-            "is decoded; make it smaller or remove it"
-        ) from error
+        raise too_large(path) from error
     except (OSError, SyntaxError, ValueError) as error:
         raise undecodable(path, error) from error
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
@@ -335,8 +332,19 @@ def header(path: Path) -> tuple[tuple[int, int], bool]:
             return (height, width), file.mode in GREY
     except DataError:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise too_large(path) from error
     except (OSError, SyntaxError, ValueError) as error:
         raise undecodable(path, error) from error
+
+
+def too_large(path: Path) -> DataError:
+    from PIL import Image
+
+    return DataError(
+        f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels, the most that is decoded; make it "
+        "smaller or remove it"
+    )
 
 
 def undecodable(path: Path, error: Exception) -> DataError:

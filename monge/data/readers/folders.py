@@ -17,7 +17,7 @@ from ...core.errors import DataError, UsageError
 from ..codecs.scalar import listed
 from ..options import Options
 from . import audio, images, paired_images, parallel_text, tables, text
-from .base import SPLITS, RawData, ReadFormat, check_file, check_kind, join
+from .base import JOIN_TABLES, SPLITS, RawData, ReadFormat, check_file, check_kind, join
 
 DOCUMENTS = ("readme", "license", "licence")
 """Files that describe data."""
@@ -200,8 +200,7 @@ def read_tables(
         raise DataError(
             f"{folder} holds several tables and none is called train "
             f"({listed(path.name for path in readable)}); name one of them, or all that are one "
-            f"table by a pattern such as {folder}/*{readable[0].suffix}, or join tables that "
-            "refer to one another into one, as with pandas.merge(a, b, on='id')"
+            f"table by a pattern such as {folder}/*{readable[0].suffix}, or {JOIN_TABLES}"
         )
     return read_one(readable)
 

@@ -18,7 +18,7 @@ import numpy as np
 from ...core.errors import DataError
 from ..codecs.tokens import Text
 from ..options import Options
-from .base import SPLITS, RawData, ReadFormat, RowLocations
+from .base import JOIN_TABLES, SPLITS, RawData, ReadFormat, RowLocations
 from .text import assign_splits, check_lines, codec_of, dataset_name, load, unit_of, with_longest
 
 ENDINGS = re.compile(r"[a-z]{2,3}|src|tgt|source|target")
@@ -89,8 +89,7 @@ def read(
         if all(path.suffix in TABLES for path in pair):
             raise DataError(
                 f"expected two files of sentences, found the tables {pair[0].name} and "
-                f"{pair[1].name}; join tables that refer to one another into one, as with "
-                "pandas.merge(a, b, on='id')"
+                f"{pair[1].name}; {JOIN_TABLES}"
             )
         source, target = (lines_of(path) for path in pair)
         if len(source) != len(target):

@@ -41,7 +41,7 @@ from ..frames import is_frame
 from ..options import Options
 from ..packed import Picked
 from . import arrow, delimited
-from .base import RawData, RowLocations, check_file, is_arrow
+from .base import JOIN_TABLES, RawData, RowLocations, check_file, is_arrow
 from .columns import Column, LazyColumns, StoredColumn, TextColumn
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def refuse_other_names(
     what = f"no column {listed(absent)}" if absent else f"also a column {listed(extra)}"
     raise DataError(
         f"{path}: expected the columns of {first.name} ({listed(expected)}), found {what}; give "
-        "all files the same columns"
+        f"all files the same columns, or {JOIN_TABLES}"
     )
 
 
@@ -203,14 +203,15 @@ def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
 
     if isinstance(rows, Mapping) and any(map(is_frame_of_columns, rows.values())):
         raise DataError(
-            f"expected one table, found {len(rows)} ({listed(rows)}); give one of them, or join "
-            "tables that refer to one another into one, as with pandas.merge(a, b, on='id')"
+            f"expected one table, found {len(rows)} ({listed(rows)}); give one of them, or "
+            f"{JOIN_TABLES}"
         )
     try:
         frame = pd.DataFrame(rows)
-    except ValueError as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
-            f"the columns do not make a table ({error}); make them equally long"
+            f"the columns do not make a table ({error}); make them equally long, or give one "
+            "mapping or tuple for each row"
         ) from error
     keys = {str(key): int(key) if isinstance(key, Integral) else str(key) for key in frame.columns}
     if len(keys) < frame.shape[1]:

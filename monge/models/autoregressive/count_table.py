@@ -37,8 +37,8 @@ from ...prob.bins import EntryCodes, code_count
 from ...prob.distributions import sample_categorical
 from .._ordering import placeholder_values
 
-MAX_CELLS = 1 << 20
-"""Cells of all tables together."""
+MAX_CELLS = 1 << 22
+"""Cells of all tables together: 16 MB, and as many states to sum over in a completion."""
 BINS = range(4, 65)
 """Possible numbers of histogram bins of a number."""
 MAX_STATES_PER_PASS = 1 << 22

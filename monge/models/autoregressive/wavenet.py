@@ -42,7 +42,8 @@ class WaveNet(SequenceModel):
     class Config(SequenceModel.Config):
         tag = "model/autoregressive.wavenet"
         net: dilated.DilatedStack.Config = dilated.WaveNetStack.Config()
-        """Network: wavenet (gated, with skip paths) or tcn (plain residual blocks)."""
+        """Network: wavenet (gated, with skip paths), tcn (plain residual blocks) or continuous
+        (weights that are a network of the distance)."""
         window: Annotated[int, Range(0)] = 4096
         """Steps of a row per training step; a longer row is cut into equal blocks of which one is
         chosen at random. 0 takes whole rows."""

@@ -22,8 +22,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...prob.bins import code_count
-from ._base import ClosedFormModel
-from ._tree import MAX_CODES, TreeOfCodes
+from ._base import MAX_CODES, ClosedFormModel, TreeOfCodes
 
 
 class ChowLiuTree(TreeOfCodes, ClosedFormModel):

@@ -23,7 +23,15 @@ from ...core.model import Defaults, Losses, is_exporting
 from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._base import ClosedFormModel, FlatRows, add_statistics, kinds_of, label_combinations
+from ._base import (
+    MAX_CODES,
+    ClosedFormModel,
+    FlatRows,
+    TreeOfCodes,
+    add_statistics,
+    kinds_of,
+    label_combinations,
+)
 from ._categorical import CategoricalTables
 from ._gaussians import (
     MAX_COVARIANCE_ELEMENTS,
@@ -35,7 +43,6 @@ from ._gaussians import (
     reorder,
     state_space,
 )
-from ._tree import MAX_CODES, TreeOfCodes
 
 
 class Gaussian(ClosedFormModel):

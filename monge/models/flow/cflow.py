@@ -153,7 +153,7 @@ class CFlow(TransferFlow):
         """Images of one size: the same for the flow of a; 0 takes `width`."""
         cycle: Annotated[float, Range(0)] = 0.0
         """Weight of the mean absolute error of decoding the code 0 given a, in standardised
-        coordinates (cycle loss)."""
+        coordinates (cycle loss); 10 helps step for step, but a step takes half as long again."""
 
     config: Config
     source_discrete: Tensor

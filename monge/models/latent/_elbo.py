@@ -39,7 +39,7 @@ from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ...core.model import Model
+from ...core.model import Model, new_optimiser, take_step
 from ...core.rng import derive_seed, keyed_normal, make_generator, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
@@ -321,14 +321,15 @@ class LatentVariableModel(
     ) -> Tensor:
         """Posterior parameters of each row after gradient ascent on its ELBO from h, (B, H)."""
         leaf = h.detach().clone().requires_grad_()
-        adam = torch.optim.Adam([leaf], REFINE_LR)  # elementwise: rows do not interact
+        # elementwise: rows do not interact
+        adam = new_optimiser(torch.optim.Adam, [leaf], REFINE_LR)
         for step in range(steps):
             noise = self.keyed_noise(batch, 4, derive_seed(seed, "refine", step))
             with torch.enable_grad():
                 bound = self.elbo(batch, leaf, context.detach(), noise).sum()
                 (leaf.grad,) = torch.autograd.grad(-bound, leaf)
             adam.param_groups[0]["lr"] = REFINE_LR * (1 - step / steps)
-            adam.step()
+            take_step(adam)
         return leaf.detach()
 
     # Codes and completion

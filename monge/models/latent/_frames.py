@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -36,6 +36,7 @@ class FrameModel(Model):
     events = {"real", "binary", "levels"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
     supports_variable_length = True
+    supports_flags = True
 
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 3
@@ -50,7 +51,7 @@ class FrameModel(Model):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         self.name, self.layout = type(self).__name__.lower(), StepLayout(space)
-        step = frame(space)
+        step = with_flags(frame(space), space.flags)
         self.features, self.context = Features(step), SequenceContext(space, 1)
         self.head = Head(step, config.components, config.levels)
         self.register_buffer("typical", torch.tensor(self.count(space)))
@@ -84,6 +85,17 @@ class FrameModel(Model):
         """The features of steps, (..., C) -> (..., F)."""
         flat = self.features(Batch(x.reshape(-1, x.shape[-1])))
         return flat.reshape(*x.shape[:-1], -1)
+
+
+def with_flags(step: Space, flags: Sequence[int]) -> Space:
+    """The space of a frame of which the channels `flags` are 0 or 1: a row of columns."""
+    if not flags:
+        return step
+    columns = tuple(
+        replace(part, kind="binary", mean=(0.5,), scale=(0.5,)) if channel in flags else part
+        for channel, part in enumerate(replace(step, flags=()).parts)
+    )
+    return Space(kind="columns", shape=(len(columns),), rows=step.rows, columns=columns)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ...nn.autoregressive.masked_mlp import MaskedMLP
 from ...prob.bijections.autoregressive import AutoregressiveBijection
 from ...prob.bijections.base import Mapped
 from ...prob.bijections.univariate import UnivariateMap
-from ...prob.distributions import normal_log_prob
+from ...prob.distributions import normal_log_prob, pathwise
 
 MAX_LOG_SCALE = 10.0
 """|log sigma| of a distribution of codes stays below this, so that no row overflows."""
@@ -126,7 +126,8 @@ class FactorisedPosterior(Posterior):
 
     def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale = split_gaussian(h)
-        return mean + log_scale.exp() * noise, normal_log_prob(noise) - log_scale
+        z = pathwise(mean, log_scale.exp(), noise)
+        return z, normal_log_prob(noise) - log_scale
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
         mean, log_scale = split_gaussian(h)
@@ -169,7 +170,8 @@ class FullCovariancePosterior(Posterior):
     def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale, lower = self.factor(h)
         correlated = torch.einsum("bij,sbj->sbi", lower, noise)
-        return mean + log_scale.exp() * noise + correlated, normal_log_prob(noise) - log_scale
+        z = pathwise(mean, log_scale.exp(), noise) + correlated
+        return z, normal_log_prob(noise) - log_scale
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
         mean, log_scale, lower = self.factor(h)
@@ -209,7 +211,7 @@ class IAFPosterior(Posterior):
     def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale = split_gaussian(h[:, : 2 * self.latent])
         context = self.row_context(h, noise)
-        z = (mean + log_scale.exp() * noise).flatten(0, 1)  # (S B, latent)
+        z = pathwise(mean, log_scale.exp(), noise).flatten(0, 1)  # (S B, latent)
         log_q = (normal_log_prob(noise) - log_scale).flatten(0, 1)
         for step in self.maps():
             z, log_gates = step.reverse(z, context)
@@ -221,7 +223,7 @@ class IAFPosterior(Posterior):
         mean, log_scale = split_gaussian(h[:, : 2 * self.latent])
         log_open = -len(self.steps) * math.log1p(math.exp(-GATE_BIAS))
         mean, log_scale = math.exp(log_open) * mean, log_scale + log_open
-        z = mean + log_scale.exp() * noise
+        z = pathwise(mean, log_scale.exp(), noise)
         return kl_to_standard_normal(mean, log_scale) - (
             normal_log_prob(noise) - log_scale - normal_log_prob(z)
         )

@@ -39,6 +39,9 @@ from ...nn.layers.dropout import monte_carlo_dropout
 from ...prob.heads import Head, HeadMarginals, LearnedScales
 from ._trunk import Trunk, copy_weights, encoder_input, model_name
 
+MAX_MODES = 100
+"""Modes of passes that are compared for a prediction averaged over them."""
+
 Spread = Literal["constant", "input", "mixture"]
 Weight = Annotated[float, Range(0)]
 
@@ -226,18 +229,22 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         )
 
     def most_probable(self, passes: Sequence[Tensor]) -> Tensor:
-        """The value of each entry with the highest probability or density, (B, D)."""
+        """The value of each entry with the highest probability or density, (B, D); of a number,
+        among the modes of the first MAX_MODES passes."""
+        best = self.head.mode(passes[0])
         if len(passes) == 1:
-            return self.head.mode(passes[0])
-        options = torch.stack([self.head.mode(params) for params in passes])  # (S, B, D)
-        heights = [
-            torch.logsumexp(
-                torch.stack([self.head.log_prob(params, option) for params in passes]), 0
-            )
-            for option in options
-        ]
-        best = options.gather(0, torch.stack(heights).argmax(0, keepdim=True))[0]
-        for entry, values in enumerate(zip(*map(self.head.values, passes), strict=True)):
+            return best
+        every = list(zip(*map(self.head.values, passes), strict=True))
+        if not all(values[0].shape[-1] for values in every):
+            modes = torch.stack([self.head.mode(params) for params in passes[:MAX_MODES]])
+            heights = [  # of modes (S, B, D)
+                torch.logsumexp(
+                    torch.stack([self.head.log_prob(params, mode) for params in passes]), 0
+                )
+                for mode in modes
+            ]
+            best = modes.gather(0, torch.stack(heights).argmax(0, keepdim=True))[0]
+        for entry, values in enumerate(every):
             if values[0].shape[-1]:
                 best[:, entry] = torch.stack(values).exp().mean(0).argmax(-1).to(best)
         return best

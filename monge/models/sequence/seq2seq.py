@@ -22,14 +22,17 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.attention.scores import HardAttention, build_score
+from ...nn.attention.scores import HardAttention, HardChoice, build_score, log_prob
 from ...nn.attention.softmax import padding_mask
 from ...nn.inputs.condition_tokens import ConditionTokens
 from ...nn.layers.dropout import Dropout
 from ...nn.recurrent import GRU, Bidirectional, RecurrentNet, RecurrentState
 from ...prob.decoding import sample_symbols
+from ...prob.gradient_estimators import leave_one_out, score_function
 from ._encoder_decoder import EncoderDecoderModel, cross_entropy
 
+SCORE_SAMPLES = 2
+"""Samples of the attended states of a row per training step, each the baseline of the other."""
 SMALL_DATA_ROWS = 10_000
 """Pairs below which a network overfits without regularisation."""
 
@@ -57,8 +60,10 @@ class Seq2Seq(EncoderDecoderModel):
 
     Scores are $h^\top s_k / \sqrt d$, $h^\top s_k$, $h^\top W s_k$ or $w^\top \tanh(W_1 h +
     W_2 s_k)$. Without attention c is the encoder's last state at every step. Hard attention reads
-    the state with the best score; in training Gumbel noise is added to the scores, and the
-    gradient is that of the softmax (straight through), so likelihoods are exact.
+    the state with the best score, so likelihoods are exact. In training it reads the best, or the
+    best after Gumbel noise, with the gradient of the softmax (straight through); or it samples a
+    state from the softmax, whose gradient is the score-function estimator with the other sample
+    of the row as baseline (Williams 1992; Xu et al. 2015).
     """
 
     class Config(EncoderDecoderModel.Config):
@@ -74,6 +79,10 @@ class Seq2Seq(EncoderDecoderModel):
         trains step by step and slower."""
         hard: bool = False
         """Hard attention: a step reads one state of the source instead of a weighted mean."""
+        hard_choice: HardChoice = "gumbel"
+        """hard=true: the state that a step reads in training: the best (argmax) or the best after
+        Gumbel noise (gumbel), trained through the softmax, or one sampled from it (sample),
+        trained by the score-function estimator with two samples of each row."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Dropout at the input and output of the networks."""
 
@@ -132,34 +141,40 @@ class Seq2Seq(EncoderDecoderModel):
         return Seq2SeqMemory(self.drop(y), mask, start)
 
     def decode_steps(self, memory: Seq2SeqMemory, inputs: Tensor) -> Tensor:
-        h, weights = self.run_decoder(memory, self.drop(inputs))
+        h, weights, _ = self.run_decoder(memory, self.drop(inputs))
         return self.join(h, weights @ memory.states)
 
-    def run_decoder(self, memory: Seq2SeqMemory, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The decoder's states h (B, T, width) and its attention weights (B, T, S)."""
+    def run_decoder(self, memory: Seq2SeqMemory, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The decoder's states h (B, T, width), its attention weights (B, T, S) and log q (B, T)
+        of the states that they take."""
         if self.config.context == "output":
             h = self.drop(self.net.scan(inputs, memory.start)[0])
-            return h, self.weights(memory, h)
+            return h, *self.attend(memory, h)
         state, steps = RecurrentState(list(memory.start.layers)), []
         for x in inputs.unbind(1):
-            weights = self.weights(memory, state.layers[-1][0][:, None])  # (B, 1, S)
+            weights, log_q = self.attend(memory, state.layers[-1][0][:, None])  # (B, 1, S)
             context = (weights @ memory.states)[:, 0]
-            steps.append((self.net.step(state, torch.cat([x, context], 1)), weights[:, 0]))
-        h, weights = (torch.stack(part, 1) for part in zip(*steps, strict=True))
-        return self.drop(h), weights
+            h = self.net.step(state, torch.cat([x, context], 1))
+            steps.append((h, weights[:, 0], log_q[:, 0]))
+        h, weights, log_q = (torch.stack(part, 1) for part in zip(*steps, strict=True))
+        return self.drop(h), weights, log_q
 
     def join(self, h: Tensor, context: Tensor) -> Tensor:
         """The decoder's states and the attended source as one vector each, (..., width)."""
         return self.drop(self.mix(torch.cat([h, context], -1)).tanh())
 
-    def weights(self, memory: Seq2SeqMemory, h: Tensor) -> Tensor:  # (B, T, S)
+    def attend(self, memory: Seq2SeqMemory, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The attention weights (B, T, S) of decoder states h (B, T, width), and with hard
+        attention log q of the states that they take, (B, T)."""
         if self.score is None:
-            return h.new_ones(*h.shape[:2], 1)
+            return h.new_ones(*h.shape[:2], 1), h.new_zeros(h.shape[:2])
         scores = self.score(h, memory.states)
         scores = scores if memory.mask is None else scores + memory.mask
         if self.config.hard:
-            return HardAttention("gumbel" if self.training else "argmax").weights(scores)
-        return scores.softmax(-1)
+            choice = self.config.hard_choice if self.training else "argmax"
+            taken = HardAttention(choice, straight=choice != "sample").weights(scores)
+            return taken, log_prob(scores, taken)
+        return scores.softmax(-1), h.new_zeros(h.shape[:2])
 
     def attention(self, batch: Batch) -> Tensor:
         if self.score is None:
@@ -182,10 +197,34 @@ class Seq2Seq(EncoderDecoderModel):
         inputs = self.inputs(x)  # embeddings of the symbol before each, (B, T, width)
         if self.config.scheduled_sampling:
             inputs = self.mix_own_samples(memory, inputs, batch.step)
-        logits = self.logits(self.decode_steps(memory, inputs)[exist])  # (N, V)
+        samples = SCORE_SAMPLES if self.samples_attention else 1
+        costs = [self.costs(memory, inputs, x, exist) for _ in range(samples)]
+        cost = torch.stack([cost for cost, _ in costs])  # (S, B, T)
+        if self.samples_attention:
+            cost = cost + self.score_gradient(cost, torch.stack([log_q for _, log_q in costs]))
+        return {"nll": cost.mean(0).sum(1) / self.average}
+
+    @property
+    def samples_attention(self) -> bool:
+        return self.config.hard and self.config.hard_choice == "sample" and self.training
+
+    def costs(
+        self, memory: Seq2SeqMemory, inputs: Tensor, x: Tensor, exist: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The cross entropy of each symbol and log q of the source state it has read, (B, T)."""
+        h, weights, log_q = self.run_decoder(memory, self.drop(inputs))
+        logits = self.logits(self.join(h, weights @ memory.states)[exist])  # (N, V)
         cost = cross_entropy(logits, x[exist], self.config.label_smoothing)
-        total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
-        return {"nll": total / self.average}
+        return cost.new_zeros(exist.shape).masked_scatter(exist, cost), log_q * exist
+
+    def score_gradient(self, cost: Tensor, log_q: Tensor) -> Tensor:
+        """0 with the gradient that the choice of source states adds to that of the costs
+        (S, B, T). With the context after the network a choice acts on its own symbol, at its input
+        on all later ones too."""
+        outcome = cost.detach()
+        if self.config.context == "input":
+            outcome = outcome.flip(2).cumsum(2).flip(2)  # from this symbol on
+        return score_function(outcome, log_q, leave_one_out(outcome)) - outcome
 
     @torch.no_grad()
     def sample(
@@ -245,7 +284,7 @@ class Seq2SeqDecoder:
     def attend(self, h: Tensor) -> Tensor:
         """The attended source of each beam, (n, width)."""
         own = h.unflatten(0, (-1, self.beams))  # (m, beams, width)
-        return (self.model.weights(self.memory, own) @ self.memory.states).flatten(0, 1)
+        return (self.model.attend(self.memory, own)[0] @ self.memory.states).flatten(0, 1)
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
         self.state.reorder(rows)

@@ -173,4 +173,4 @@ class SinkhornGenerator(MLPGeneratorModel):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(latent=2, generator=MLP.Config(width=16, depth=1))
+        return cls.Config(latent=2, epsilon=0.2, generator=MLP.Config(width=16, depth=1))

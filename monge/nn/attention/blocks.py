@@ -20,6 +20,7 @@ from ...core.errors import UsageError
 from ..fast_step import ResidualStep, StepMap, prepare, prepare_gelu_residual, prepare_residual
 from ..layers.activation import Activation, activation
 from ..layers.dropout import Dropout
+from ..layers.init import Init
 from ..stepwise import State, Stepwise
 from .beam_cache import CrossAttentionState, branch
 from .linear import CausalLinearAttention, LinearAttention
@@ -50,6 +51,10 @@ class TransformerConfig(BaseConfig):
     """Whether position vectors are added to the steps or concatenated with them."""
     dropout: Annotated[float, Range(0, 0.95)] = 0.0
     """Dropout rate of attention weights, hidden units and block outputs."""
+    init: Init = "auto"
+    """Initial weights: N(0, 0.02^2) (auto), by the activation (he, xavier, orthogonal), small, or
+    torch's own; unless torch's, the last maps of the residual branches are divided by the root of
+    their number."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

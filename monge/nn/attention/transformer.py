@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...core.config import Configured
 from ..fast_step import StepMap, prepare
 from ..layers.dropout import Dropout
+from ..layers.init import initialise
 from ..stepwise import State, Stepwise
 from .blocks import CausalBlock, EncoderBlock, TransformerBlockState, TransformerConfig
 from .position import absolute_positions
@@ -69,7 +70,7 @@ class TransformerEncoder(Configured, nn.Module):
         self.entrance = InputProjection(config, inputs, max_steps)
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.depth))
         self.norm = last_norm(config)
-        init_weights(self, config.depth)
+        init_weights(self, config)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """Steps from `length` (B,) on are masked."""
@@ -109,7 +110,7 @@ class CausalTransformer(Configured, Stepwise[TransformerState]):
         self.entrance = InputProjection(config, inputs, max_steps)
         self.blocks = nn.ModuleList(CausalBlock(config, memory) for _ in range(config.depth))
         self.norm, self.leave = last_norm(config), nn.Linear(config.width, outputs)
-        init_weights(self, config.depth)
+        init_weights(self, config)
         nn.init.zeros_(self.leave.bias)
 
     @property
@@ -187,12 +188,20 @@ def last_norm(config: TransformerConfig) -> nn.Module:
     return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
 
-def init_weights(stack: nn.Module, depth: int) -> None:
-    """Small weights; the output maps of the 2 depth residual branches are smaller still."""
+def init_weights(stack: nn.Module, config: TransformerConfig) -> None:
+    """Small weights, or those of the setting `init`; the output maps of the 2 depth residual
+    branches are smaller still."""
+    if config.init == "torch":
+        return
+    share = (2 * config.depth) ** -0.5
+    if config.init != "auto":
+        initialise(stack, config.init, config.activation)
     for name, module in stack.named_modules():
-        if isinstance(module, nn.Linear):
-            inner = name.endswith(".leave")
-            nn.init.normal_(
-                module.weight, std=INIT_STD / (2 * depth) ** 0.5 if inner else INIT_STD
-            )
-            nn.init.zeros_(module.bias)
+        if not isinstance(module, nn.Linear):
+            continue
+        inner = name.endswith(".leave")
+        if config.init == "auto":
+            nn.init.normal_(module.weight, std=INIT_STD * share if inner else INIT_STD)
+        elif inner:
+            module.weight.data.mul_(share)
+        nn.init.zeros_(module.bias)

@@ -6,7 +6,7 @@ token) also has a learned embedding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -25,12 +25,13 @@ class SequenceContext(nn.Module):
 
     A condition is read step by step if it varies in length as the event does, or is a sequence of
     vectors (T, C) of the event's length; any other is read as a whole at every step. If the event
-    has C channels per step, each channel reads the condition of its step.
+    has C channels per step, each channel reads the condition of its step. Those named `apart` are
+    left out.
     """
 
-    def __init__(self, space: Space, channels: int) -> None:
+    def __init__(self, space: Space, channels: int, apart: Collection[str] = ()) -> None:
         super().__init__()
-        given = space.given.items()
+        given = {name: part for name, part in space.given.items() if name not in apart}.items()
         self.channels = channels
         self.local = tuple(name for name, part in given if is_local(part, space))
         fixed = {name: part for name, part in given if name not in self.local}
@@ -56,7 +57,8 @@ class SequenceContext(nn.Module):
         if x.shape[1] * self.channels < steps:
             raise DataError(
                 f"given {name!r} has {x.shape[1]} steps, but the event has "
-                f"{steps // self.channels}; give a value for each step"
+                f"{steps // self.channels}; give a value for each step, or use rnn, which reads "
+                "sequences of another length"
             )
         features = part(Batch(x.flatten(0, 1))).unflatten(0, x.shape[:2])  # (n, T, F)
         return features.repeat_interleave(self.channels, 1)[:, :steps]
@@ -66,6 +68,12 @@ def is_local(part: Space, space: Space) -> bool:
     """Whether a condition has a value for each step of the event."""
     as_long = len(part.shape) == 2 and part.shape[:1] == space.shape[:1]
     return (part.varies and space.varies) or as_long
+
+
+def has_other_length(part: Space, space: Space) -> bool:
+    """Whether a condition is a sequence whose steps are not those of the event: it varies in
+    length, and the event does not, or its longest row has another length."""
+    return part.varies and not (space.varies and part.shape[0] == space.shape[0])
 
 
 def one_step(part: Space) -> Space:

@@ -77,13 +77,14 @@ def initialise(
     activation: Activation = "relu",
     slope: float = LEAKY_SLOPE,
 ) -> None:
-    """Sample the weights of every linear map and convolution in the net; biases become 0. `slope`
-    is that of leaky."""
+    """Sample the weights of every linear map and convolution in the net; biases become 0. Maps
+    whose weights are 0, so that a block starts as the identity, stay so. `slope` is that of
+    leaky."""
     if resolve(how, deep=False) == "torch":
         return
     alpha = leaky_gain(slope) if activation == "leaky" else GAIN_SQUARED[activation]
     for layer in net.modules():
-        if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)):
+        if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)) and bool(layer.weight.any()):
             init_weight(layer, how, alpha)
             if layer.bias is not None:
                 layer.bias.zero_()

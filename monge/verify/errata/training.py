@@ -20,7 +20,7 @@ from .._helpers import gap, normal
 from ..convolution import count
 from ..framework import Control
 from ..likelihood_losses import gaussian, logistic, logistic_loss
-from ..norm_dropout_init import BAND, growth
+from ..norm_dropout_init import MAX_STANDARD_ERRORS, growth
 from ..training import BETA, GAMMA, RATE, adam
 from ..training_loop import STOPPING, LineModel, play
 
@@ -33,8 +33,8 @@ def r5_he_initialises_with_two_over_the_inputs() -> Control:
     Examines: nn.layers.init.
 
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
-    wrong, right = (abs(math.log(growth("relu", "he", times))) for times in (2.0, 1.0))
-    return Control(wrong, right, math.log(BAND))
+    wrong, right = (growth("relu", "he", times) for times in (2.0, 1.0))
+    return Control(wrong, right, MAX_STANDARD_ERRORS)
 
 
 def r6_epsilon_of_adam_stands_outside_the_root() -> Control:

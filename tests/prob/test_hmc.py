@@ -1,0 +1,64 @@
+"""Hamiltonian Monte Carlo leaves its density invariant, and InfoNCE is its formula."""
+
+import math
+
+import torch
+
+from monge.core.rng import make_generator
+from monge.prob.hmc import HamiltonianMonteCarlo
+from monge.prob.info_nce import info_nce, nt_xent
+
+SCALE = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
+
+
+def log_p(s):
+    return -((s - 1) / SCALE).square().sum(1) / 2
+
+
+def chain(free, moves=40, leaps=5, seed=0):
+    return HamiltonianMonteCarlo(log_p, free, moves, leaps, make_generator(seed))
+
+
+def test_chains_reach_their_density_and_leave_known_entries():
+    start = torch.full((600, 3), 2.0, dtype=torch.float64)
+    free = torch.ones_like(start)
+    free[:, 2] = 0
+    found = chain(free).run(start)
+    assert torch.equal(found[:, 2], start[:, 2])
+    moved = (found[:, :2] - 1) / SCALE[:2]
+    assert moved.mean(0).abs().max() < 5 / 600**0.5
+    assert (moved.std(0) - 1).abs().max() < 0.15
+
+
+def test_a_move_is_reversible_and_nearly_keeps_its_energy():
+    start = torch.randn(4, 3, dtype=torch.float64, generator=make_generator(2))
+    sampler = chain(torch.ones_like(start), leaps=20)
+    value, slope = sampler.gradient(start)
+    torch.testing.assert_close(value, log_p(start))
+    torch.testing.assert_close(slope, (1 - start) / SCALE.square())
+    rate = torch.full((4, 1), 1e-3, dtype=torch.float64)
+    end, reached, uphill, chance = sampler.leap(start, value, slope, rate)
+    assert chance.min() > 1 - 1e-5
+    torch.testing.assert_close(reached, log_p(end))
+    torch.testing.assert_close(uphill, (1 - end) / SCALE.square())
+    assert (chance <= 1).all()
+    *_, coarse = sampler.leap(start, value, slope, 1000 * rate)
+    assert coarse.min() < 0.5
+
+
+def test_info_nce_is_cross_entropy_of_the_positive():
+    scores = torch.randn(3, 5, generator=make_generator(0))
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(3), reduction="none")
+    torch.testing.assert_close(info_nce(scores), expected)
+
+
+def test_every_other_view_is_a_candidate():
+    one, two = torch.randn(2, 4, 3, generator=make_generator(1)).unbind(0)
+    views = torch.nn.functional.normalize(torch.cat([one, two]), dim=1)
+    expected = []
+    for place in range(8):
+        positive, others = (place + 4) % 8, [k for k in range(8) if k != place]
+        s = [math.exp(float(views[place] @ views[k]) / 0.5) for k in others]
+        expected.append(-math.log(math.exp(float(views[place] @ views[positive]) / 0.5) / sum(s)))
+    pairs = [(expected[n] + expected[n + 4]) / 2 for n in range(4)]
+    torch.testing.assert_close(nt_xent(one, two, 0.5), torch.tensor(pairs))
