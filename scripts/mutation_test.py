@@ -1,13 +1,13 @@
 """Mutation testing: change one piece of the library at a time and see whether a test notices.
 
-    python scripts/mutation_test.py --count 40 --seed 0
+    python scripts/mutation_test.py --count 500 --seed 0
 
 draws changes of syntax trees (comparisons, arithmetic, constants, booleans, returns) from the
-packages, each uniformly among all places inside functions. No file is changed: a child process
-imports the module from the changed tree. Only tests that enter the changed function run, the
-quickest first, until one fails. Survivors are printed with the share of all changes that survive
-and its 95 % interval. Which test enters which function is recorded once, in --map. It needs a
-system that can fork, so that torch is imported once.
+packages, each uniformly among all places inside functions. No file is changed: pytest collects the
+tests once, and a process forked from it exchanges the code of one function for each change. Only
+tests that enter the changed function run, the most specific first, until one fails. Survivors are
+printed with the share of all changes that survive and its 95 % interval. Which test enters which
+function is recorded once, in --map. It needs a system that can fork.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import importlib.abc
-import importlib.util
+import gc
+import importlib
 import json
 import math
 import os
@@ -24,9 +24,11 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -34,7 +36,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "monge"
 PACKAGES = ("core", "prob", "solve", "train")
-TESTS = ("tests/core", "tests/prob", "tests/solve", "tests/train", "tests/verify")
+TESTS = (
+    *(f"tests/{name}" for name in ("core", "prob", "solve", "train", "evaluate", "verify")),
+    "tests/test_properties.py",
+)
 IGNORED = ("tests/verify/test_examines.py", "tests/verify/test_mutants.py")
 """Tests that watch calls or change code themselves."""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -59,10 +64,11 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-SECONDS = 60
-"""After which the tests of a change are ended, which counts as noticed."""
-MOST_TESTS = 25
-"""Tests that run for one change."""
+SECONDS, LONGEST = 8.0, 12.0
+"""Seconds of computing after which the tests of a change are ended, which counts as noticed,
+beyond those that they take without it, and how long these may be."""
+HUNG = 60.0
+"""Seconds of waiting after which a change counts neither as noticed nor as survived."""
 LEFT_OUT = (ast.Raise, ast.Assert, ast.AnnAssign, ast.arguments)
 """Messages, promises to the type checker, annotations and defaults."""
 
@@ -146,83 +152,201 @@ def sites(packages: list[str]) -> Iterator[Site]:
                 )
 
 
-class ChangedModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module of the library from its changed tree."""
+def changed_code(site: Site) -> tuple[CodeType, CodeType]:
+    """The code of the outermost function around a change, as it is and with the change."""
+    file = LIBRARY / site.path
+    plain = ast.parse(file.read_text())
+    module = Walk(site.number).visit(ast.parse(file.read_text()))
+    old, new = (compile(tree, str(file), "exec", dont_inherit=True) for tree in (plain, module))
+    for name in site.function.split("."):
+        old, new = inner(old, name), inner(new, name)
+        if old.co_flags & 1:  # a function and not the body of a class
+            return old, new
+    raise LookupError(site.function)
 
-    def __init__(self, site: Site) -> None:
-        self.site, self.file = site, LIBRARY / site.path
-        parts = ("monge", *Path(site.path).with_suffix("").parts)
-        self.name = ".".join(parts).removesuffix(".__init__")
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != self.name:
-            return None
-        inner = [str(self.file.parent)] if self.file.name == "__init__.py" else None
-        return importlib.util.spec_from_file_location(
-            name, self.file, loader=self, submodule_search_locations=inner
-        )
+def inner(code: CodeType, name: str) -> CodeType:
+    """The code of a name that a module or a class defines last."""
+    found = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return [each for each in found if each.co_name == name][-1]
 
-    def exec_module(self, module: Any) -> None:
-        tree = Walk(self.site.number).visit(ast.parse(self.file.read_text()))
-        exec(compile(tree, str(self.file), "exec"), vars(module))
+
+def inject(site: Site) -> bool:
+    """Exchange the code of every function object that a change concerns; whether there is one."""
+    name = ".".join(("monge", *Path(site.path).with_suffix("").parts))
+    importlib.import_module(name.removesuffix(".__init__"))
+    old, new = changed_code(site)
+    gc.unfreeze()  # frozen objects are not listed
+    functions = [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, FunctionType) and each.__code__ == old
+    ]
+    for each in functions:
+        each.__code__ = new
+    return bool(functions)
 
 
 class Recorder:
-    """A pytest plugin: which functions of the packages each test enters, and how long it takes."""
+    """A pytest plugin: which functions of the packages each test enters, and how long it takes.
+    Tests that the file knows are left out, and what is found is kept from time to time."""
 
-    def __init__(self) -> None:
-        self.entered: dict[str, dict[str, Any]] = {}
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entered: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         self.known: dict[Any, str | None] = {}
 
     def name(self, code: Any) -> str | None:
         if code not in self.known:
             path = code.co_filename
-            own = path.startswith(f"{LIBRARY}/") and not path.startswith(f"{LIBRARY}/verify")
-            inner = code.co_qualname.replace(".<locals>", "")
-            self.known[code] = f"{path[len(str(LIBRARY)) + 1 :]}:{inner}" if own else None
+            own = path.startswith(tuple(f"{LIBRARY}/{package}/" for package in PACKAGES))
+            inside = code.co_qualname.replace(".<locals>", "")
+            self.known[code] = f"{path[len(str(LIBRARY)) + 1 :]}:{inside}" if own else None
         return self.known[code]
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: Any) -> Iterator[None]:
-        seen: set[str] = set()
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        seen: set[Any] = set()
 
         def note(frame: Any, event: str, _: Any) -> None:
-            if event == "call" and (name := self.name(frame.f_code)) is not None:
-                seen.add(name)
+            if event == "call":
+                seen.add(frame.f_code)
 
         start = time.process_time()
         sys.setprofile(note)
         try:
-            yield
+            return (yield)
         finally:
             sys.setprofile(None)
+            functions = sorted({name for code in seen if (name := self.name(code)) is not None})
             seconds = time.process_time() - start
-            self.entered[item.nodeid] = {"functions": sorted(seen), "seconds": seconds}
+            self.entered[item.nodeid] = {"functions": functions, "seconds": seconds}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.entered.setdefault(report.nodeid, {})["failed"] = True
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = [item for item in items if item.nodeid not in self.entered]
+
+    def pytest_runtest_logfinish(self) -> None:
+        if len(self.entered) % 50 == 0:
+            self.pytest_sessionfinish()
+
+    def pytest_sessionfinish(self) -> None:
+        good = {name: each for name, each in self.entered.items() if not each.get("failed")}
+        self.path.write_text(json.dumps(good))
 
 
-def pytest_in_fork(arguments: list[str], site: Site | None, map_to: Path | None = None) -> int:
-    """The exit code of pytest in a forked process; 1 if it is ended for its time."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.chdir(ROOT)
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
-    code = 1
-    try:
-        plugins = []
-        if site is not None:
-            sys.meta_path.insert(0, ChangedModule(site))
-            signal.alarm(SECONDS)  # ends the process
-        if map_to is not None:
-            recorder = Recorder()
-            plugins.append(recorder)
-        code = int(pytest.main([*arguments, "-n", "0", "-p", "no:cacheprovider"], plugins))
-        if map_to is not None:
-            map_to.write_text(json.dumps(recorder.entered))
-    finally:
-        os._exit(code)
+class Injector:
+    """A pytest plugin: instead of the collected tests, those of each change in a forked
+    process."""
+
+    def __init__(self, chosen: Sequence[Site], tests: dict[str, Any], seconds: float) -> None:
+        self.chosen, self.tests, self.seconds = chosen, tests, seconds
+        self.found: dict[str, list[Site]] = {}
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        sys.stdout.flush()
+        self.warm(items)
+        gc.collect()
+        gc.freeze()  # children that collect garbage would copy all pages
+        begun = time.monotonic()
+        for number, site in enumerate(self.chosen, 1):
+            if time.monotonic() - begun > self.seconds:
+                break
+            covering = [name for name in self.covering(site) if name in items]
+            start = time.monotonic()
+            verdict = self.verdict(site, [items[name] for name in covering])
+            self.found.setdefault(verdict, []).append(site)
+            spent = time.monotonic() - start
+            text = (
+                f"{number:4d} {verdict:11s} {len(covering):3d} tests {spent:5.1f} s"
+                f" {site.path}:{site.line} {site.function}: {site.before}  ->  {site.after}\n"
+            )
+            os.write(OUT, text.encode())
+        return True
+
+    def warm(self, items: dict[str, Any]) -> None:
+        """Run the quickest test of each file, so that what tests import when they run is imported
+        once and not in every process."""
+        quickest: dict[str, str] = {}
+        for name in sorted(items, key=lambda name: self.tests.get(name, {}).get("seconds", 1e9)):
+            quickest.setdefault(name.partition("::")[0], name)
+        for name in quickest.values():
+            item = items[name]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+
+    def covering(self, site: Site) -> list[str]:
+        """The tests that enter the changed function: those of its own file first, then those that
+        enter few functions; as many as take some seconds."""
+        own, stem = f"{site.path}:{site.function}", Path(site.path).stem
+        found = [name for name, each in self.tests.items() if own in each["functions"]]
+
+        def order(name: str) -> tuple[bool, float]:
+            each = self.tests[name]
+            named = f"test_{stem}.py" in name
+            return not named, len(each["functions"]) + 100 * each["seconds"]
+
+        chosen, spent = [], 0.0
+        for name in sorted(found, key=order):
+            spent += self.tests[name]["seconds"]
+            if chosen and spent > LONGEST:
+                break
+            chosen.append(name)
+        return chosen
+
+    def verdict(self, site: Site, items: list[Any]) -> str:
+        if not items:
+            return "not entered"
+        expected = sum(self.tests[item.nodeid]["seconds"] for item in items)
+        child = os.fork()
+        if not child:
+            self.run(site, items, SECONDS + expected)
+        limit, done, status = time.monotonic() + HUNG, 0, 0
+        while not done:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if not done and time.monotonic() > limit:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return "hung"
+            time.sleep(0.01)
+        if os.WIFSIGNALED(status):
+            return "timed out" if os.WTERMSIG(status) == signal.SIGPROF else "killed"
+        return {0: "SURVIVED", 3: "no function"}.get(os.WEXITSTATUS(status), "killed")
+
+    def run(self, site: Site, items: list[Any], seconds: float) -> None:
+        """Run the tests under the change and end the process: 0 if all pass."""
+        code = 1
+        try:
+            sink = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(sink, stream)
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process
+            if not inject(site):
+                os._exit(3)
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            os._exit(1)
+
+
+OUT = os.dup(1)
+"""Standard output, which pytest takes for itself."""
+
+
+def run_pytest(tests: Sequence[str], plugin: Any) -> int:
+    """Collect the tests with a plugin that says what happens with them."""
+    left_out = [f"--deselect={path}" for path in IGNORED]
+    quiet = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist"]
+    own = ["-o", "addopts=", "-m", "not slow", *quiet[2:]]
+    return int(pytest.main([*tests, *left_out, *own], [plugin]))
 
 
 def interval(survived: int, tried: int) -> tuple[float, float]:
@@ -237,47 +361,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=40, help="changes to try")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="none is begun after")
     parser.add_argument("--packages", nargs="+", default=list(PACKAGES))
     parser.add_argument("--tests", nargs="+", default=list(TESTS))
     parser.add_argument("--map", type=Path, default=ROOT / ".mutation_map.json")
+    parser.add_argument("--record", action="store_true", help="add tests that --map lacks")
     asked = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
-    if not asked.map.exists():
+    os.chdir(ROOT)
+    if asked.record or not asked.map.exists():
         print("recording which test enters which function", flush=True)
-        left_out = [f"--deselect={path}" for path in IGNORED]
-        pytest_in_fork([*asked.tests, *left_out], None, asked.map)
-    tests = json.loads(asked.map.read_text())
+        child = os.fork()
+        if not child:
+            run_pytest(asked.tests, Recorder(asked.map))
+            os._exit(0)
+        os.waitpid(child, 0)
     every = list(sites(asked.packages))
     chosen = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
-    survivors, uncovered, killed = [], [], 0
-    for number, site in enumerate(chosen, 1):
-        own = f"{site.path}:{site.function}"
-        covering = [name for name, each in tests.items() if own in each["functions"]]
-        covering.sort(key=lambda name: tests[name]["seconds"])
-        if not covering:
-            uncovered.append(site)
-            verdict = "NOT COVERED"
-        elif pytest_in_fork(["-x", "-q", *covering[:MOST_TESTS]], site) == 0:
-            survivors.append(site)
-            verdict = "SURVIVED"
-        else:
-            killed += 1
-            verdict = "killed"
-        print(
-            f"{number:4d} {verdict:12s} {site.path}:{site.line} {site.function}: "
-            f"{site.before}  ->  {site.after}",
-            flush=True,
-        )
-    tried = killed + len(survivors)
-    print(f"{len(every)} places, {len(chosen)} tried: {killed} killed, {len(survivors)} survived,")
-    print(f"{len(uncovered)} in functions that none of these tests enters")
-    if tried:
-        low, high = interval(len(survivors), tried)
-        print(
-            f"surviving share {len(survivors) / tried:.1%}, 95 % interval {low:.1%} to {high:.1%}"
-        )
+    injector = Injector(chosen, json.loads(asked.map.read_text()), asked.seconds)
+    run_pytest(asked.tests, injector)
+    counts = Counter({name: len(found) for name, found in injector.found.items()})
+    survived, killed = counts["SURVIVED"], counts["killed"] + counts["timed out"]
+    tried, missed = survived + killed, counts["not entered"] + counts["no function"]
+    print(
+        f"{len(every)} places, {tried + missed} tried: {killed} noticed ({counts['timed out']} by"
+    )
+    print(f"their time), {survived} survived, {missed} in functions that no test enters")
+    for what, number, of in (
+        ("of those that tests enter", survived, tried),
+        ("of all", survived + missed, tried + missed),
+    ):
+        if of:
+            low, high = interval(number, of)
+            print(
+                f"surviving share {what} {number / of:.1%}, 95 % interval {low:.1%} to {high:.1%}"
+            )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from monge import registry  # noqa: E402
-from monge.cli.main import commands  # noqa: E402
+from monge.cli.main import commands, summary  # noqa: E402
 from monge.cli.main import monge as group  # noqa: E402
 from monge.verify.framework import listed  # noqa: E402
 
@@ -222,7 +222,7 @@ def command_section(name: str, shared: Sequence[tuple[str, str]]) -> str:
     return "\n\n".join(
         [
             f"## monge {name}",
-            f"{commands()[name]}.",
+            f"{summary(commands()[name])}.",
             f"```\n{usage}\n```",
             help_text(command.help or ""),
             table(("option", ""), [(code(names), text) for names, text in options]),
