@@ -48,3 +48,12 @@ def _own_runs_folder(request, tmp_path_factory, monkeypatch):
     )
     monkeypatch.setenv("MONGE_RUNS", str(folder))
     monkeypatch.delenv("MONGE_DATA", raising=False)
+
+
+@pytest.fixture
+def bf16():
+    """Leaves a test out where the processor cannot multiply matrices in bfloat16."""
+    from monge.train.precision import processor_has_bf16
+
+    if not processor_has_bf16():
+        pytest.skip("this processor has no products of bfloat16 matrices")

@@ -378,6 +378,7 @@ def test_settings_of_another_optimiser_are_not_resumed(run):
         list(monge.load(run).train("+1steps"))
 
 
+@pytest.mark.usefixtures("bf16")
 def test_a_run_resumes_in_its_own_precision(fitted, tmp_path, command):
     data = str(fitted / "rows.csv")
     half = ComputeConfig(precision="bf16")

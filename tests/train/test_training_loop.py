@@ -374,6 +374,7 @@ def test_asking_stops_at_the_end_of_a_step():
     assert stops[-1].stopped == "asked"
 
 
+@pytest.mark.usefixtures("bf16")
 def test_bf16_trains_too():
     space, batch = small_data.make("real")
     subject = Trainer(
