@@ -284,4 +284,5 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
             latent=2,
             generator=MLP.Config(width=16, depth=1, activation="relu"),
             critic=MLP.Config(width=16, depth=1, activation="leaky"),
+            critic_steps=2 if space.kind == "columns" else 5,
         )
