@@ -424,10 +424,20 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
         here = here if rest[0] in here else {**here, rest[0]: first(entry, config)}
     if rest:
         return replace(config, **{name: put(here, rest, text, full)})
-    value = choose(kind, text, full) if isinstance(here, Config) else parse(kind, text)
+    part = part_of(kind)
+    omitted = text.lower() == "none" and part is not kind
+    value = choose(part, text, full) if part and not omitted else parse(kind, text)
     if isinstance(here, Config) and type(value) is type(here):
         return config  # chosen already, perhaps with fields that suit the data
     return replace(config, **{name: value})
+
+
+def part_of(kind: Any) -> type[Config] | None:
+    """The configuration that a field holds, also one that may be omitted; None for values."""
+    if get_origin(kind) in (Union, UnionType):
+        kind, *others = [each for each in get_args(kind) if each is not NoneType]
+        kind = None if others else kind
+    return kind if isinstance(kind, type) and issubclass(kind, Config) else None
 
 
 def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from ..core.rng import make_generator
 from ..core.space import Space
 from ..models._generator import GeneratorModel
 from ..models.flow.cnf import CNF
+from ..models.latent.vqvae import VQVAE
 from ..models.sequence.direct_forecast import DirectForecast
 from ..models.transport.sinkhorn_generator import SinkhornGenerator
 from ._helpers import gap, most
@@ -56,6 +57,8 @@ def gradient_updates(model: Model) -> list[Update]:
     if isinstance(model, DirectForecast) and model.config.fit != "likelihood":
         raise SkipIdentity("its mean, margins and dependence learn by losses of their own")
     found = [update for update in model.updates() if update.params]
+    if isinstance(model, VQVAE):  # others pass straight through its codes
+        return [update for update in found if update.name == "prior"]
     if not found:
         raise SkipIdentity("it is fitted without gradients")
     return found

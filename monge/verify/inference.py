@@ -236,7 +236,7 @@ class LinearVAE:
         out.bias.copy_(torch.cat([-matrix @ self.bias, raw, below[None]]))
 
     def q(self) -> MultivariateNormal:
-        h, _ = self.model.posterior_params(self.batch)
+        h, _ = self.model.encoder_outputs(self.batch)
         assert isinstance(self.model.posterior, FullCovariancePosterior)
         mean, log_scale, lower = self.model.posterior.factor(h)
         return MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
@@ -245,7 +245,7 @@ class LinearVAE:
         """The ELBO over all noise, (B,): Gauss-Hermite sums of what the model computes."""
         nodes, weights = hermite()
         noise = torch.cartesian_prod(nodes, nodes)[:, None].expand(-1, len(self.batch), 2)
-        h, context = self.model.posterior_params(self.batch)
+        h, context = self.model.encoder_outputs(self.batch)
         code = self.model.sample_posterior(h, context, noise)
         log_p = self.model.log_given_code(self.batch, code.z, context)
         return torch.outer(weights, weights).flatten() @ (log_p - code.log_ratios.sum(-1))

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..core.abilities import HasLevels, HasLikelihood, HasPosterior
 from ..core.batch import Batch
 from ..core.errors import UsageError
+from ..models.latent.vqvae import VQVAE
 from ..solve.quadrature import integral
 from ._density import WIDTH, check_codes, coarse_evidence, spread
 from .framework import Residual, SkipIdentity
@@ -31,6 +32,8 @@ SAMPLES = 2048
 """Latent codes sampled for each row if a mean is estimated."""
 MAX_STANDARD_ERRORS = 5.0
 """Standard errors by which a mean may be off."""
+MAX_SEQUENCES = 4096
+"""Sequences of codes that are enumerated."""
 
 
 def x58_evidence_is_bound_plus_divergence(model: HasPosterior, batch: Batch) -> Residual:
@@ -193,6 +196,55 @@ def log_ratios(model: HasPosterior, batch: Batch, n: int) -> Tensor:
     return over_samples(
         model, batch, n, lambda z: model.log_posterior(batch, z) - model.log_prior(batch, z)
     )
+
+
+def x124_neighbours_of_a_code_bound_the_evidence(model: VQVAE, batch: Batch) -> Residual:
+    """log p(x) >= the log of the sum of p(c) p(x|c) over c within one code of that of x.
+
+    Source: van den Oord, Vinyals & Kavukcuoglu 2017, Neural Discrete Representation Learning,
+    sec. 3.3."""
+    batch = batch[:INTEGRATED]
+    joint, near = enumerated(model, batch)  # (N, B)
+    direct = joint.masked_fill(~near, -math.inf).logsumexp(0)
+    count = 1 + model.positions * (model.config.codebook_size - 1)
+    found = model.likelihood(batch, model.LikelihoodConfig(samples=count)).value
+    above = (found - joint.logsumexp(0)).clamp(min=0)
+    return Residual(float(torch.stack([(found - direct).abs(), above]).amax()), 1e-9)
+
+
+def x124_codes_are_the_nearest_vectors(model: VQVAE, batch: Batch) -> Residual:
+    """c_t(x) is the number of the vector of the codebook nearest to h_t(x), and the prior of all
+    sequences of codes sums to one.
+
+    Source: van den Oord, Vinyals & Kavukcuoglu 2017, Neural Discrete Representation Learning,
+    eq. 1."""
+    h = model.split(model.encoder_outputs(batch)[0])  # (B, T, W)
+    gaps = torch.cdist(h, model.vectors.expand(len(h), -1, -1))  # (B, T, K)
+    chosen = gaps.gather(-1, model.codes(batch)[..., None])[..., 0]
+    sequences = all_codes(model)
+    given = {name: part[:1] for name, part in batch.given.items()}
+    repeated = {name: part[[0] * len(sequences)] for name, part in given.items()}
+    mass = model.log_prior(Batch(sequences, repeated), sequences).logsumexp(0)
+    missed = torch.stack([(chosen - gaps.amin(-1)).amax(), mass.abs()])
+    return Residual(float(missed.amax()), 1e-9)
+
+
+def all_codes(model: VQVAE) -> Tensor:
+    """Every sequence of codes, (N, T)."""
+    size, length = model.config.codebook_size, model.positions
+    if size**length > MAX_SEQUENCES:
+        raise SkipIdentity(f"it has {size}^{length} sequences of codes, too many to enumerate")
+    return torch.tensor([*itertools.product(range(size), repeat=length)])
+
+
+def enumerated(model: VQVAE, batch: Batch) -> tuple[Tensor, Tensor]:
+    """log p(x, c) of every sequence of codes, and whether it differs from that of x in one code
+    at most, (N, B)."""
+    context, own = model.context(batch.given, len(batch)), model.codes(batch)
+    sequences = all_codes(model)
+    joint = [model.log_joint(batch, c.expand(len(batch), -1), context) for c in sequences]
+    near = (sequences[:, None] != own).sum(-1) <= 1
+    return torch.stack(joint), near
 
 
 def over_samples(

@@ -312,6 +312,7 @@ def test_the_choices_of_a_role_do_not_depend_on_what_is_imported(saved):
     assert choices(hints(VAE.Config)["net"]) == {
         "encoder_decoder/dense",
         "encoder_decoder/convolution",
+        "encoder_decoder/grid",
     }
 
 

@@ -117,7 +117,7 @@ def test_level_kls_add_up_to_the_kl(config):
 def test_rates_are_ratios_with_less_noise(config):
     model, batch = build(config, (2, 3, 1), std=0.1), rows(4)
     noise = torch.randn(4000, 4, 6, generator=make_generator(0), dtype=torch.float64)
-    code = model.sample_posterior(*model.posterior_params(batch), noise)
+    code = model.sample_posterior(*model.encoder_outputs(batch), noise)
     ratios, kls = code.log_ratios.sum(-1), code.kl_terms().sum(-1)  # (4000, 4)
     gap = ratios - kls
     assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5).all()

@@ -1,4 +1,5 @@
-r"""Base of models with one vector of latent codes per row: the ELBO, sampling and completion.
+r"""Bases of models that decode a code: decoders, and the ELBO, sampling and completion of those
+with one vector of latent codes per row.
 
 For any $q(z | x)$, with importance weights $w(z) = p(x, z) / q(z | x)$,
 
@@ -64,44 +65,23 @@ PRIOR_SAMPLES = 4096
 """Samples of the prior that `diagnose` compares with the codes of data."""
 
 
-class LatentVariableModel(
-    Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode, CanComplete, CanDiagnose
-):
-    """p(x | given) = ∫ p(x | z, given) p(z | given) dz with an amortised q(z | x, given).
+class DecoderModel(Model, CanSample):
+    """A model whose decoder maps a code to the parameters of p(x | code, given).
 
-    The entries of x are independent given z: Bernoulli, Gaussian, discretised logistic,
-    categorical or binned, by their kind. So a sample carries the noise of p(x | z) in every entry,
-    which makes images grainy; `decode` gives the mean of p(x | z), which is smooth. Training
-    minimises reconstruction + beta KL (beta: Higgins et al. 2017); a log-likelihood is the bound
-    itself, whatever beta is. Missing entries are marginalised: they are left out of the
-    reconstruction, and the encoder reads them as 0.
+    The entries of x are independent given the code: Bernoulli, Gaussian, discretised logistic,
+    categorical or binned, by their kind. So a sample carries the noise of p(x | code) in every
+    entry, which makes images grainy; `decode` gives the mean of p(x | code), which is smooth.
+    Missing entries are marginalised: they are left out of log p(x | code), and the encoder reads
+    them as 0.
     """
 
     events = {"binary", "levels", "real", "counts", "columns"}
     givens = {"label", "real", "binary", "levels", "counts", "columns"}
     supports_missing = True
-    completion = (
-        "sampled from codes resampled by their importance weights given the observed entries, "
-        "which tends to the model's distribution as sample.samples grows (sample.method=gibbs: "
-        "pseudo-Gibbs, approximate)"
-    )
 
     class Config(Model.Config):
         net: EncoderDecoder.Config = DenseEncoderDecoder.Config(width=256)
-        """Encoder and decoder networks: dense, or convolution for images."""
-        beta: Annotated[float, Range(0)] = 1.0
-        """Weight of the KL term (beta-VAE); above 1 favours disentangled codes."""
-        anneal: Annotated[int, Range(0)] = 0
-        """KL annealing: steps over which the weight of the KL term rises from 0 to beta."""
-        free_bits: Annotated[float, Range(0)] = 0.0
-        """Free bits: KL per latent dimension (nats) that is not penalised; counters posterior
-        collapse."""
-        estimator: Literal["auto", "A", "B"] = "auto"
-        """ELBO estimator: A = Monte Carlo, B = analytic KL; auto uses B when available."""
-        samples: Annotated[int, Range(1)] = 1
-        """Codes sampled per row in training."""
-        importance_weighted: bool = False
-        """Train the importance-weighted bound (IWAE) of all samples instead of the mean ELBO."""
+        """Encoder and decoder networks: dense, or convolution or grid for images."""
         scale: Literal["shared", "network"] = "network"
         """Scales of Gaussians and logistics: one learned per entry, or computed by the decoder."""
         levels: Literal["logistic", "categorical"] = "logistic"
@@ -109,68 +89,37 @@ class LatentVariableModel(
         components: Annotated[int, Range(1)] = 1
         """Components of the mixture that models a real or levelled entry."""
 
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.importance_weighted and self.free_bits:
-                raise UsageError(
-                    f"free_bits={self.free_bits} needs a KL term, and the bound of "
-                    "importance_weighted=true has none; use one of them"
-                )
-
     class SamplingConfig(BaseConfig):
-        """How `sample` decodes and `complete` imputes."""
+        """How `sample` decodes."""
 
         mean: bool = False
         """Samples: the mean of p(x | z) of sampled codes instead of x ~ p(x | z); smoother
         pictures, which are not samples of the scored distribution."""
-        method: Literal["importance", "gibbs"] = "importance"
-        """Imputation: importance resampling, or pseudo-Gibbs (faster, approximate)."""
-        samples: Annotated[int, Range(1)] = 64
-        """Imputation: importance samples per row."""
-        sweeps: Annotated[int, Range(1)] = 10
-        """Imputation: pseudo-Gibbs sweeps, with method=importance before the resampling."""
-
-    class LikelihoodConfig(BaseConfig):
-        """How tight the bound is."""
-
-        samples: Annotated[int, Range(1)] = 8
-        """Importance samples: more are tighter and slower; 1 is the ELBO."""
-        refine: Annotated[int, Range(0)] = 0
-        """Gradient steps that refine each row's posterior (semi-amortised inference)."""
 
     config: Config
 
     def __init__(
-        self, config: Config, space: Space, posterior_params: int, latent: int, decoder_inputs: int
+        self, config: Config, space: Space, encoder_outputs: int, decoder_inputs: int
     ) -> None:
-        """posterior_params: encoder outputs per row; decoder_inputs: units the decoder reads."""
+        """encoder_outputs: numbers per row that the encoder returns; decoder_inputs: those that
+        the decoder reads."""
         super().__init__(config, space)
-        self.latent = Space(kind="real", shape=(latent,))
         self.features, self.conditions = Features(space), Conditions(space)
-        check_latent_size(latent, self.features.width, space)
         self.head = Head(self.value_space(config, space), config.components, config.levels)
         self.scales = LearnedScales(self.head, config.scale == "shared")
         self.nets: EncoderDecoder = config.net.build(
             space,
             self.features.width,
             self.conditions.width,
-            posterior_params,
+            encoder_outputs,
             decoder_inputs,
             self.scales.inputs,
         )
         self.init_output_bias()
 
-    @abc.abstractmethod
-    def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
-        """z ~ q(z | x) from standard normal noise (S, B, latent) and encoder outputs h (B, H)."""
-
-    @abc.abstractmethod
-    def sample_prior(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
-        """z ~ p(z | given), (n, latent)."""
-
     @classmethod
-    def value_space(cls, config: Config, space: Space) -> Space:
-        """The space of which p(x | z) is a distribution."""
+    def value_space(cls, config: BaseConfig, space: Space) -> Space:
+        """The space of which p(x | code) is a distribution."""
         return space
 
     def decoder_input(self, z: Tensor) -> Tensor:
@@ -183,30 +132,16 @@ class LatentVariableModel(
 
     @torch.no_grad()
     def init_output_bias(self) -> None:
-        """Start p(x | z) at the marginal distribution of each entry."""
+        """Start p(x | code) at the marginal distribution of each entry."""
         self.nets.bias.copy_(self.scales.without(self.head.initial_params()))
 
-    # Terms of the loss, for the models to combine
-
-    def posterior_params(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def encoder_outputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The encoder's outputs h (B, H) and the encoded conditions (B, C) of each row."""
         context = self.context(batch.given, len(batch))
         return self.nets.encode(self.features(batch), context), context
 
     def context(self, given: Given, n: int) -> Tensor:
         return self.conditions(broadcast_conditions(given, self.space, n), n)  # (n, C)
-
-    def sample_noise(self, count: int, h: Tensor, generator: Generator | None = None) -> Tensor:
-        """Standard normal noise (count, B, latent)."""
-        return torch.randn(
-            count, len(h), *self.latent.shape, generator=generator, dtype=h.dtype, device=h.device
-        )
-
-    def keyed_noise(self, batch: Batch, count: int, seed: int) -> Tensor:
-        """Standard normal noise keyed by row, so that batching does not change it, (count, B,
-        latent)."""
-        noise = keyed_normal(batch.rows, (count, *self.latent.shape), seed)
-        return noise.to(self.nets.bias).transpose(0, 1)
 
     def params(self, z: Tensor, context: Tensor) -> Tensor:
         """Parameters of p(x | z, given) for z (*S, B, latent), (*S, B, P)."""
@@ -229,19 +164,6 @@ class LatentVariableModel(
             return entries.sum(-1)
         unseen = self.head.log_present(params) if present else entries.new_zeros(())
         return torch.where(hidden, unseen, entries).sum(-1)
-
-    def kl_weight(self, step: int) -> float:
-        """beta, annealed from 0 over the first `anneal` steps."""
-        beta, anneal = self.config.beta, self.config.anneal
-        return beta * min(1.0, (step + 1) / anneal) if anneal else beta
-
-    def kl_term(self, code: PosteriorSample) -> Tensor:
-        """KL(q || p) of each row, (B,); with free bits, its mean over rows, ()."""
-        kl = code.kl_terms(self.config.estimator == "A").mean(0)  # (B, U)
-        if not self.config.free_bits:
-            return kl.sum(1)
-        free = self.config.free_bits * self.latent.dims / kl.shape[-1]
-        return kl.mean(0).clamp(min=free).sum()
 
     def sample_given_code(
         self, z: Tensor, context: Tensor, generator: Generator | None, present: bool = False
@@ -267,6 +189,107 @@ class LatentVariableModel(
     def mean_given_code(self, z: Tensor, context: Tensor) -> Tensor:
         return self.head.mean(self.params(z, context)).reshape(len(z), *self.space.shape)
 
+
+class LatentVariableModel(
+    DecoderModel, HasTerms, HasPosterior, CanEncode, CanDecode, CanComplete, CanDiagnose
+):
+    """p(x | given) = ∫ p(x | z, given) p(z | given) dz with an amortised q(z | x, given).
+
+    Training minimises reconstruction + beta KL (beta: Higgins et al. 2017); a log-likelihood is
+    the bound itself, whatever beta is.
+    """
+
+    completion = (
+        "sampled from codes resampled by their importance weights given the observed entries, "
+        "which tends to the model's distribution as sample.samples grows (sample.method=gibbs: "
+        "pseudo-Gibbs, approximate)"
+    )
+
+    class Config(DecoderModel.Config):
+        beta: Annotated[float, Range(0)] = 1.0
+        """Weight of the KL term (beta-VAE); above 1 favours disentangled codes."""
+        anneal: Annotated[int, Range(0)] = 0
+        """KL annealing: steps over which the weight of the KL term rises from 0 to beta."""
+        free_bits: Annotated[float, Range(0)] = 0.0
+        """Free bits: KL per latent dimension (nats) that is not penalised; counters posterior
+        collapse."""
+        estimator: Literal["auto", "A", "B"] = "auto"
+        """ELBO estimator: A = Monte Carlo, B = analytic KL; auto uses B when available."""
+        samples: Annotated[int, Range(1)] = 1
+        """Codes sampled per row in training."""
+        importance_weighted: bool = False
+        """Train the importance-weighted bound (IWAE) of all samples instead of the mean ELBO."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.importance_weighted and self.free_bits:
+                raise UsageError(
+                    f"free_bits={self.free_bits} needs a KL term, and the bound of "
+                    "importance_weighted=true has none; use one of them"
+                )
+
+    class SamplingConfig(DecoderModel.SamplingConfig):
+        """How `sample` decodes and `complete` imputes."""
+
+        method: Literal["importance", "gibbs"] = "importance"
+        """Imputation: importance resampling, or pseudo-Gibbs (faster, approximate)."""
+        samples: Annotated[int, Range(1)] = 64
+        """Imputation: importance samples per row."""
+        sweeps: Annotated[int, Range(1)] = 10
+        """Imputation: pseudo-Gibbs sweeps, with method=importance before the resampling."""
+
+    class LikelihoodConfig(BaseConfig):
+        """How tight the bound is."""
+
+        samples: Annotated[int, Range(1)] = 8
+        """Importance samples: more are tighter and slower; 1 is the ELBO."""
+        refine: Annotated[int, Range(0)] = 0
+        """Gradient steps that refine each row's posterior (semi-amortised inference)."""
+
+    config: Config
+
+    def __init__(
+        self, config: Config, space: Space, encoder_outputs: int, latent: int, decoder_inputs: int
+    ) -> None:
+        super().__init__(config, space, encoder_outputs, decoder_inputs)
+        self.latent = Space(kind="real", shape=(latent,))
+        check_latent_size(latent, self.features.width, space)
+
+    @abc.abstractmethod
+    def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
+        """z ~ q(z | x) from standard normal noise (S, B, latent) and encoder outputs h (B, H)."""
+
+    @abc.abstractmethod
+    def sample_prior(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
+        """z ~ p(z | given), (n, latent)."""
+
+    # Terms of the loss, for the models to combine
+
+    def sample_noise(self, count: int, h: Tensor, generator: Generator | None = None) -> Tensor:
+        """Standard normal noise (count, B, latent)."""
+        return torch.randn(
+            count, len(h), *self.latent.shape, generator=generator, dtype=h.dtype, device=h.device
+        )
+
+    def keyed_noise(self, batch: Batch, count: int, seed: int) -> Tensor:
+        """Standard normal noise keyed by row, so that batching does not change it, (count, B,
+        latent)."""
+        noise = keyed_normal(batch.rows, (count, *self.latent.shape), seed)
+        return noise.to(self.nets.bias).transpose(0, 1)
+
+    def kl_weight(self, step: int) -> float:
+        """beta, annealed from 0 over the first `anneal` steps."""
+        beta, anneal = self.config.beta, self.config.anneal
+        return beta * min(1.0, (step + 1) / anneal) if anneal else beta
+
+    def kl_term(self, code: PosteriorSample) -> Tensor:
+        """KL(q || p) of each row, (B,); with free bits, its mean over rows, ()."""
+        kl = code.kl_terms(self.config.estimator == "A").mean(0)  # (B, U)
+        if not self.config.free_bits:
+            return kl.sum(1)
+        free = self.config.free_bits * self.latent.dims / kl.shape[-1]
+        return kl.mean(0).clamp(min=free).sum()
+
     # Log-likelihood
 
     def likelihood(
@@ -277,7 +300,7 @@ class LatentVariableModel(
     ) -> Likelihood:
         batch, options = as_batch(batch), options or self.LikelihoodConfig()
         assert isinstance(options, self.LikelihoodConfig), "expected a LikelihoodConfig"
-        seed, (h, context) = seed_of(generator), self.posterior_params(batch)
+        seed, (h, context) = seed_of(generator), self.encoder_outputs(batch)
         if options.refine:
             h = self.refine_posterior(batch, h, context, options.refine, seed)
         log_weights = []
@@ -306,7 +329,7 @@ class LatentVariableModel(
     ) -> dict[str, Tensor]:
         """Terms of the ELBO; importance samples tighten the bound beyond it."""
         batch = as_batch(batch)
-        h, context = self.posterior_params(batch)
+        h, context = self.encoder_outputs(batch)
         noise = self.keyed_noise(batch, 1, derive_seed(seed_of(generator), "codes", 0))
         code = self.sample_posterior(h, context, noise)
         log_p = self.log_given_code(batch, code.z, context)
@@ -338,7 +361,7 @@ class LatentVariableModel(
     def encode(self, batch: Batch | Tensor) -> Tensor:
         """The code of noise 0: the mean of a Gaussian posterior."""
         batch = as_batch(batch)
-        h, context = self.posterior_params(batch)
+        h, context = self.encoder_outputs(batch)
         noise = h.new_zeros(1, len(batch), *self.latent.shape)
         return self.sample_posterior(h, context, noise).z[0]
 
@@ -357,7 +380,7 @@ class LatentVariableModel(
         known = self.known_cells(batch)
         current = known
         for _ in range(options.sweeps):  # pseudo-Gibbs: z ~ q(z | x), x_missing ~ p(x | z)
-            h, context = self.posterior_params(current)
+            h, context = self.encoder_outputs(current)
             code = self.sample_posterior(h, context, self.sample_noise(1, h, generator))
             current = self.fill_missing(known, code.z[0], context, generator)
         if options.method == "gibbs":
@@ -373,7 +396,7 @@ class LatentVariableModel(
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Codes z (K, B, latent) ~ q(z | filled rows) with log-weights (K, B) that make them codes
         of p(z | known cells, no missing one empty); and the encoded conditions."""
-        h, context = self.posterior_params(filled)
+        h, context = self.encoder_outputs(filled)
         codes = []
         for start in range(0, samples, SAMPLES_PER_BLOCK):
             count = min(SAMPLES_PER_BLOCK, samples - start)
@@ -410,13 +433,13 @@ class LatentVariableModel(
         return self.log_prior(batch, z) + self.log_given_code(batch, z, context)
 
     def infer(self, batch: Batch, noise: Tensor) -> Tensor:
-        return self.sample_posterior(*self.posterior_params(batch), noise).z
+        return self.sample_posterior(*self.encoder_outputs(batch), noise).z
 
     # Diagnostics
 
     @torch.no_grad()
     def diagnose(self, batch: Batch) -> list[Finding]:
-        h, context = self.posterior_params(batch)
+        h, context = self.encoder_outputs(batch)
         noise = self.keyed_noise(batch, 1, 0)
         centre = self.sample_posterior(h, context, 0 * noise)
         code = self.sample_posterior(h, context, noise)
@@ -433,7 +456,7 @@ class LatentVariableModel(
 
     def check_amortisation(self, batch: Batch) -> Finding | None:
         """Compare the encoder's posteriors with those refined for each row."""
-        h, context = self.posterior_params(batch)
+        h, context = self.encoder_outputs(batch)
         noise = self.keyed_noise(batch, 16, 1)
         own = self.refine_posterior(batch, h, context, GAP_STEPS, 0)
         before, after = (self.elbo(batch, each, context, noise).mean() for each in (h, own))

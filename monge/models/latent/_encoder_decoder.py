@@ -1,4 +1,5 @@
-"""Encoder and decoder networks: dense, or convolutional for images.
+"""Encoder and decoder networks: dense, or convolutional for images, with one code or a grid of
+them.
 
 The decoder's outputs are laid out entry by entry, each with the parameters of its distribution,
 whatever the network is.
@@ -7,6 +8,7 @@ whatever the network is.
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
+from ...core.config import Configured, Range, title_of
 from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn.layers.activation import Activation, activation
@@ -108,11 +110,8 @@ class ConvEncoderDecoder(EncoderDecoder):
         outputs: int,
     ) -> None:
         super().__init__()
-        check_image_space(config, space)
         channels, act = (space.shape[0], *config.widths), config.activation
-        sides = [space.shape[1:]]  # of every level, finest first
-        for _ in config.widths:
-            sides.append(tuple(-(-side // 2) for side in sides[-1]))
+        sides = image_sides(config, space)
         self.shape, self.sides = space.shape, sides[::-1]
         self.deepest = (channels[-1], *sides[-1])
         flat, each = channels[-1] * sides[-1][0] * sides[-1][1], outputs // space.dims
@@ -152,16 +151,126 @@ class ConvEncoderDecoder(EncoderDecoder):
         return self.offset
 
 
-def check_image_space(config: ConvEncoderDecoder.Config, space: Space) -> None:
+class GridEncoderDecoder(EncoderDecoder):
+    """Convolutions of stride 2 down to a map, one vector for each of its places, and back up;
+    residual blocks at the smallest map on either side."""
+
+    class Config(EncoderDecoder.Config):
+        tag = "encoder_decoder/grid"
+        widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
+        """Channels per level, finest first; each level halves height and width."""
+        depth: Annotated[int, Range(0)] = 2
+        """Residual blocks at the smallest map of the encoder, and as many of the decoder."""
+        activation: Activation = "silu"
+        """Activation before each layer."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own."""
+
+    def __init__(
+        self,
+        config: Config,
+        space: Space,
+        inputs: int,
+        context: int,
+        summary: int,
+        latent: int,
+        outputs: int,
+    ) -> None:
+        super().__init__()
+        channels, act, last = (
+            (space.shape[0], *config.widths),
+            config.activation,
+            config.widths[-1],
+        )
+        self.shape, self.sides = space.shape, image_sides(config, space)[::-1]
+        places, each = math.prod(self.sides[0]), outputs // space.dims
+        for numbers in (summary, latent):
+            if numbers % places:
+                raise UsageError(
+                    f"net=grid expects a multiple of its {places} places, found {numbers} numbers "
+                    "of a code; choose another latent or other net.widths"
+                )
+        self.down = nn.ModuleList(nn.Conv2d(*pair, 4, 2, 1) for pair in pairwise(channels))
+        self.pads = [[side % 2 for side in sides] for sides in self.sides[:0:-1]]
+        self.inner = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
+        self.leave = nn.Conv2d(last, summary // places, 1)
+        self.enter = nn.Conv2d(latent // places, last, 1)
+        self.outer = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
+        self.contexts = nn.ModuleList(nn.Linear(context, last) for _ in range(2 * bool(context)))
+        back = (*channels[:0:-1], config.widths[0])
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in pairwise(back))
+        self.out = nn.Conv2d(config.widths[0], space.shape[0] * each, 3, padding=1, bias=False)
+        self.act, self.offset = activation(act), nn.Parameter(torch.zeros(outputs))
+        initialise(self, config.init, act)
+
+    def encode(self, features: Tensor, context: Tensor) -> Tensor:
+        h = features.reshape(-1, *self.shape)
+        for number, (layer, (rows, columns)) in enumerate(zip(self.down, self.pads, strict=True)):
+            h = self.act(h) if number else h
+            h = layer(nn.functional.pad(h, (0, columns, 0, rows)))
+        h = self.with_context(h, context, 0)
+        for block in self.inner:
+            h = block(h)
+        return self.leave(self.act(h)).flatten(2).transpose(1, 2).flatten(1)  # (B, T W)
+
+    def decode(self, z: Tensor, context: Tensor) -> Tensor:
+        rows, columns = self.sides[0]
+        h = z.reshape(-1, rows * columns, self.enter.in_channels).transpose(1, 2)
+        h = self.enter(h.unflatten(2, (rows, columns)))  # (N, C, h, w)
+        h = self.with_context(h, context, 1)
+        for block in self.outer:
+            h = block(h)
+        for layer, (height, width) in zip(self.up, self.sides[1:], strict=True):
+            h = layer(self.act(h))[..., :height, :width]
+        out = self.out(self.act(h)).unflatten(1, (self.shape[0], -1)).movedim(2, -1)
+        return out.reshape(*z.shape[:-1], -1) + self.offset
+
+    def with_context(self, h: Tensor, context: Tensor, which: int) -> Tensor:
+        """The map with the encoded conditions added to each of its places."""
+        if not self.contexts:
+            return h
+        return h + self.contexts[which](context).reshape(len(h), -1, 1, 1)
+
+    @property
+    def bias(self) -> nn.Parameter:
+        return self.offset
+
+
+class ResidualBlock(nn.Module):
+    """h + g(h) with a 3x3 and a 1x1 convolution in g."""
+
+    def __init__(self, width: int, act: Activation) -> None:
+        super().__init__()
+        self.act = activation(act)
+        self.first, self.last = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 1)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.last(self.act(self.first(self.act(h))))
+
+
+def check_image_space(
+    config: ConvEncoderDecoder.Config | GridEncoderDecoder.Config, space: Space
+) -> None:
     if not space.is_image:
         raise UsageError(
-            f"net=convolution expects images (channels, rows, columns), found {space}; "
-            "use net=dense"
+            f"net={title_of(type(config))} expects images (channels, rows, columns), found "
+            f"{space}; use net=dense"
         )
     if not config.widths:
         raise UsageError(
             "expected at least one width, found net.widths empty; give net.widths=32,64"
         )
+
+
+def image_sides(
+    config: ConvEncoderDecoder.Config | GridEncoderDecoder.Config, space: Space
+) -> list[tuple[int, ...]]:
+    """Height and width of every map, finest first."""
+    check_image_space(config, space)
+    sides = [tuple(space.shape[1:])]
+    for _ in config.widths:
+        sides.append(tuple(-(-side // 2) for side in sides[-1]))
+    return sides
 
 
 def concat_context(h: Tensor, context: Tensor) -> Tensor:

@@ -210,7 +210,7 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
     def path_of(self, batch: Batch, z: Tensor) -> LevelPath:
         """The path of given codes (S, B, latent)."""
         parts = z.split(self.widths, -1)
-        return self.traverse(*self.posterior_params(batch), lambda t, level: parts[t])
+        return self.traverse(*self.encoder_outputs(batch), lambda t, level: parts[t])
 
     def level_kls(self, batch: Batch, z: Tensor) -> Tensor:
         path = self.path_of(batch, z)

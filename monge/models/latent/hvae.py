@@ -38,7 +38,7 @@ class HVAE(HierarchicalModel):
     def loss(self, batch: Batch) -> Losses:
         """Negative ELBO: reconstruction -E_q log p(x | z) plus beta KL(q(z | x) | p(z)), or the
         importance-weighted bound."""
-        h, context = self.posterior_params(batch)
+        h, context = self.encoder_outputs(batch)
         noise = self.sample_noise(self.config.samples, h)
         code = self.sample_posterior(h, context, noise)  # level by level, z_t ~ q(z_t | ., x)
         log_p = self.log_given_code(batch, code.z, context)  # log p(x | z_1..z_T), (S, B)

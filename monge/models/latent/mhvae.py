@@ -32,7 +32,7 @@ class MHVAE(HierarchicalModel):
     def loss(self, batch: Batch) -> Losses:
         """Negative ELBO: reconstruction -E_q log p(x | z) plus beta KL(q(z | x) | p(z)), or the
         importance-weighted bound."""
-        h, context = self.posterior_params(batch)
+        h, context = self.encoder_outputs(batch)
         noise = self.sample_noise(self.config.samples, h)
         # z_1 ~ q(z_1 | x), then z_t ~ q(z_t | z_t-1)
         code = self.sample_posterior(h, context, noise)

@@ -156,7 +156,7 @@ class VAE(LatentVariableModel):
     def loss(self, batch: Batch) -> Losses:
         """Negative ELBO: reconstruction -E_q log p(x | z) plus beta KL(q(z | x) | p(z)), or the
         importance-weighted bound."""
-        h, context = self.posterior_params(batch)
+        h, context = self.encoder_outputs(batch)
         noise = self.sample_noise(self.config.samples, h)
         code = self.sample_posterior(h, context, noise)  # z ~ q(z | x)
         log_p = self.log_given_code(batch, code.z, context)  # log p(x | z), (S, B)
@@ -181,7 +181,7 @@ class VAE(LatentVariableModel):
     # Cells that hide themselves
 
     @classmethod
-    def value_space(cls, config: LatentVariableModel.Config, space: Space) -> Space:
+    def value_space(cls, config: BaseConfig, space: Space) -> Space:
         assert isinstance(config, VAE.Config), "expected the config of a VAE"
         return value_space(space) if config.missing_mechanism == "self" else space
 
@@ -255,12 +255,12 @@ class VAE(LatentVariableModel):
         return self.prior.log_prob(z).sum(-1)
 
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
-        return self.posterior.log_prob(self.posterior_params(batch)[0], z)
+        return self.posterior.log_prob(self.encoder_outputs(batch)[0], z)
 
     def analytic_kl(self, batch: Batch) -> Tensor | None:
         if not self.prior.is_standard_normal:
             return None
-        kl = self.posterior.analytic_kl(self.posterior_params(batch)[0])
+        kl = self.posterior.analytic_kl(self.encoder_outputs(batch)[0])
         return None if kl is None else kl.sum(-1)
 
     @classmethod
