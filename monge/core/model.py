@@ -51,6 +51,7 @@ class Update:
     params: Sequence[nn.Parameter] = ()
     repeat: int = 1
     every: int = 1
+    until: int | None = None  # the step from which on it is not applied any more
     whole: bool = False  # uses the whole training split (counting, EM, least squares)
     batches: int = 1  # batches it takes at once, one after the other, each in an order of its own
     rows: Callable[[Tensor, int], Tensor] | None = None  # maps batch indices of n rows (bagging)

@@ -504,7 +504,7 @@ class Trainer:
         if not self.trained.training:
             self.set_train_mode()
         for place, update in enumerate(self.updates):
-            if self.age % update.every:
+            if self.age % update.every or (update.until is not None and self.age >= update.until):
                 continue
             reseed(derive_seed(self.seed, "step", self.age, update.name), self.device)
             for turn in range(update.repeat):

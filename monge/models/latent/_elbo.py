@@ -19,7 +19,7 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -32,13 +32,14 @@ from ...core.abilities import (
     CanSample,
     Finding,
     Given,
+    HasLikelihood,
     HasPosterior,
     HasTerms,
     Likelihood,
 )
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
+from ...core.config import Range, find, name_of, title_of
 from ...core.errors import UsageError
 from ...core.model import Model, new_optimiser, take_step
 from ...core.rng import derive_seed, keyed_normal, make_generator, seed_of
@@ -467,3 +468,22 @@ def importance_weighted_bound(log_p: Tensor, log_ratios: Tensor) -> Tensor:
     """log of the mean importance weight of samples of log p(x | z) and log q(z | x) - log p(z),
     (S, B) to (B,)."""
     return (log_p - log_ratios).logsumexp(0) - math.log(len(log_p))
+
+
+def prior_class(tag: str) -> type[Model]:
+    """The model with this tag, as a prior of codes."""
+    return find(tag).owner
+
+
+def build_prior(chosen: BaseConfig | None, default: str, codes: Space) -> Model:
+    """The model of the codes: the chosen one, else the one with the tag `default` and the settings
+    that it has by default for them."""
+    config: Any = chosen or prior_class(default).defaults(codes).config
+    prior, kind = config.owner, codes.kind
+    able = issubclass(prior, HasLikelihood) and issubclass(prior, CanSample)
+    if not able or kind not in prior.events or prior.is_predictor:
+        raise UsageError(
+            f"expected a prior that scores and samples codes that are {kind}, found "
+            f"{title_of(type(config))}; choose one such as {name_of(find(default))}"
+        )
+    return config.build(codes)

@@ -31,16 +31,17 @@ from ...core.abilities import (
 )
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
-from ...core.config import Range, find, title_of
-from ...core.errors import UsageError
+from ...core.config import Range
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ._diagnostics import find_degenerate_scale
-from ._elbo import DecoderModel
+from ._elbo import DecoderModel, build_prior, prior_class
 from ._encoder_decoder import DenseEncoderDecoder, GridEncoderDecoder, image_sides
 from ._posterior import check_code_shape
 
+PRIOR = "model/autoregressive.gpt"
+"""The prior of the codes unless another is chosen."""
 MIN_USED_SHARE = 0.25
 """Share of the codebook that the codes of enough rows should use."""
 LARGE_IMAGE_PIXELS = 256
@@ -100,10 +101,7 @@ class VQVAE(DecoderModel, HasTerms, CanEncode, CanDecode, CanDiagnose):
             self.register_buffer("vectors", vectors)
         self.register_buffer("used", torch.ones(config.codebook_size))  # averages of counts
         self.register_buffer("sums", vectors.clone())  # averages of sums of vectors
-        codes = code_space(config, space)
-        prior = config.prior or default_prior().defaults(codes).config
-        check_prior(prior.owner)
-        self.prior: Model = prior.build(codes)
+        self.prior = build_prior(config.prior, PRIOR, code_space(config, space))
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(x | c(x)), gradients straight through the codes, and the distances of vectors
@@ -291,7 +289,7 @@ class VQVAE(DecoderModel, HasTerms, CanEncode, CanDecode, CanDiagnose):
                 codebook_size=32 if few_rows else 64,
                 positions=max(min(space.dims // 2, 16), 1),
             )
-        prior = default_prior().defaults(code_space(config, space)).config
+        prior = prior_class(PRIOR).defaults(code_space(config, space)).config
         assert isinstance(prior, Model.Config), "a model has the configuration of a model"
         return Defaults(replace(config, prior=prior), train)
 
@@ -303,7 +301,7 @@ class VQVAE(DecoderModel, HasTerms, CanEncode, CanDecode, CanDiagnose):
             code_width=2,
             positions=2,
         )
-        prior = default_prior().smallest_config(code_space(config, space))
+        prior = prior_class(PRIOR).smallest_config(code_space(config, space))
         return replace(config, prior=prior)
 
 
@@ -324,19 +322,6 @@ def code_space(config: VQVAE.Config, space: Space) -> Space:
         rows=space.rows,
         given=space.given,
     )
-
-
-def default_prior() -> type[Model]:
-    return find("model/autoregressive.gpt").owner
-
-
-def check_prior(prior: type[Model]) -> None:
-    able = issubclass(prior, HasLikelihood) and issubclass(prior, CanSample)
-    if not able or "label" not in prior.events or prior.is_predictor:
-        raise UsageError(
-            "expected a prior that scores and samples labels, found "
-            f"{title_of(prior.Config)}; choose gpt, made or nade"
-        )
 
 
 def squared(gap: Tensor) -> Tensor:  # (B, T, W) -> (B,)
