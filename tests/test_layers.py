@@ -131,6 +131,20 @@ def test_models_never_import_one_another():
                 )
 
 
+def test_no_model_makes_a_tensor_when_it_is_imported():
+    """Models are also imported while shapes alone are traced, where tensors have no values."""
+    for package in ("core", "solve", "nn", "prob", "models"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                calls = [
+                    call.func
+                    for call in ast.walk(node)
+                    if isinstance(node, ast.Assign) and isinstance(call, ast.Call)
+                ]
+                made = [ast.unparse(each) for each in calls]
+                assert not [each for each in made if each.startswith("torch.")], path
+
+
 def test_only_the_command_line_prints():
     for path in ROOT.rglob("*.py"):
         if path.is_relative_to(ROOT / "cli"):

@@ -337,7 +337,10 @@ class LossUnit:
         """Loss and held-out value: as log-likelihoods if both are, otherwise as they are."""
         loss = sum(terms.values()) if terms else float("nan")
         names = {name.rpartition("/")[2].partition("_")[0] for name in terms}
-        likelihood = names <= {*LIKELIHOOD_TERMS}
+        updates = {
+            name.rpartition("/")[0] for name in terms
+        }  # of which each has a loss of its own
+        likelihood = names <= {*LIKELIHOOD_TERMS} and len(updates) <= 1
         if held is None:
             what = f"log-likelihood per {self.noun}: training" if likelihood else "training loss"
             return f"{what} {-loss if likelihood else loss:.{digits}f}"

@@ -156,6 +156,7 @@ def test_an_empty_name_follows_from_a_column_computed_from_it(tmp_path):
         ({"model/nll": 3.0}, "exact", ("-3.0", "-2.0", "character")),
         ({"model/reconstruction": 2.0, "model/kl_2": 1.0}, "bound", ("-3.0", "-2.0")),
         ({"model/noise": 3.0}, "bound", (" 3.0", "-8.0", "row")),
+        ({"vae/kl": 2.0, "diffusion/prior": 1.0}, "bound", (" 3.0", "-8.0", "row")),
         ({"generator/fake": 3.0}, "distance", (" 3.0", " -8.0")),
     ],
 )

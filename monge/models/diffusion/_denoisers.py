@@ -24,7 +24,7 @@ from ...nn.layers.init import Init
 from ._conditioning import ConditionEncoder, Conditioning, map_channels, map_sides
 from ._units import feature_half_period
 
-LOG_SNR_FREQUENCIES = 2 * math.pi / 64 * 2.0 ** torch.arange(6)
+LOG_SNR_FREQUENCIES = tuple(2 * math.pi / 64 * 2.0**octave for octave in range(6))
 """Frequencies of the Fourier features of the log-SNR."""
 LOG_SNR_FEATURES = 2 * len(LOG_SNR_FREQUENCIES)
 """Number of those features: a sine and a cosine per frequency."""
@@ -63,7 +63,7 @@ class Denoiser(Configured, nn.Module, abc.ABC):
         octaves = 2.0 ** torch.arange(config.waves)
         octaves = octaves if space.kind == "real" else 2 * math.pi / octaves
         entries = octaves[:, None] / feature_half_period(space)
-        self.register_buffer("frequencies", LOG_SNR_FREQUENCIES.clone(), persistent=False)
+        self.register_buffer("frequencies", torch.tensor(LOG_SNR_FREQUENCIES), persistent=False)
         self.register_buffer("entry_frequencies", entries, persistent=False)
 
     @abc.abstractmethod

@@ -67,7 +67,7 @@ class NoisyInputNet(nn.Module):
         self, space: Space, widths: Sequence[int], width: int, dropout: float, outputs: int
     ) -> None:
         super().__init__()
-        self.register_buffer("frequencies", LOG_SNR_FREQUENCIES.clone(), persistent=False)
+        self.register_buffer("frequencies", torch.tensor(LOG_SNR_FREQUENCIES), persistent=False)
         self.shape = space.shape if is_image(space) else None
         self.net: nn.Module
         if self.shape is None:

@@ -221,8 +221,10 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         assert isinstance(vae, Model.Config), "a model has the configuration of a model"
         if space.is_image and min(space.shape[1:]) >= 8:
             vae = replace(vae, **grid_settings(space))
+        prior = prior_class(PRIOR).defaults(code_space(build_vae(vae, space), space)).config
+        assert isinstance(prior, Model.Config), "a model has the configuration of a model"
         train = TrainConfig(batch_size=64, ema_decay=0.998)
-        return Defaults(cls.Config(vae=vae), train)
+        return Defaults(cls.Config(vae=vae, prior=prior), train)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -28,7 +28,7 @@ from ._trunk import FlatTrunk, Trunk
 
 SCAN_ROWS = 256
 """Rows classified at once in search of the next mistake."""
-SHARPNESS_GRID = 2 ** torch.arange(-8, 10.1, 0.25)
+SHARPNESS_GRID = tuple(2.0 ** (step / 4) for step in range(-32, 41))
 """Candidates for s, relative to scores of mean size 1."""
 
 
@@ -128,7 +128,7 @@ class Perceptron(Predictor):
         self.out.weight.copy_(self.current[:, :-1])
         self.out.bias.copy_(self.current[:, -1])
         self.fewest_errors.copy_(errors)
-        scales = SHARPNESS_GRID.to(score) / score.abs().mean().clamp_min(1e-12)
+        scales = score.new_tensor(SHARPNESS_GRID) / score.abs().mean().clamp_min(1e-12)
         smoothing = 1 / (len(score) + 2)
         costs = torch.stack(
             [self.cross_entropy(scale * score, right, smoothing) for scale in scales]
