@@ -72,6 +72,8 @@ SECONDS, LONGEST = 8.0, 12.0
 beyond those that they take without it, and how long these may be."""
 HUNG = 240.0
 """Seconds of waiting after which a change counts neither as noticed nor as survived."""
+TRACED_CALLS = 100
+"""Calls of a function in a test whose lines are recorded."""
 LEFT_OUT = (ast.Raise, ast.Assert, ast.AnnAssign, ast.arguments)
 """Messages, promises to the type checker, annotations and defaults."""
 
@@ -234,13 +236,17 @@ class Recorder:
         self.files: dict[str, list[tuple[str, int]]] = {}
         self.seen: set[tuple[str, int]] = set()
         self.known: dict[CodeType, bool] = {}
+        self.calls: Counter[CodeType] = Counter()
         self.failed: set[str] = set()
 
     def call(self, frame: Any, event: str, _: Any) -> Any:
         code = frame.f_code
         if code not in self.known:
             self.known[code] = code.co_filename.startswith(self.own)
-        return self.line if self.known[code] else None
+        if not self.known[code]:
+            return None
+        self.calls[code] += 1
+        return self.line if self.calls[code] <= TRACED_CALLS else None
 
     def line(self, frame: Any, event: str, _: Any) -> Any:
         if event == "line":
@@ -261,7 +267,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
-        self.seen, start = set(), time.process_time()
+        self.seen, self.calls, start = set(), Counter(), time.process_time()
         sys.settrace(self.call)
         try:
             return (yield)

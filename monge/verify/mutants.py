@@ -464,11 +464,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "x46_error_is_bias_variance_and_noise",
     ),
     Mutant(
-        "penalty rewarded",
-        "Logistic regression is rewarded for large weights.",
-        "models.predict.logistic:Logistic.loss",
-        "penalty = self.config.penalty",
-        "penalty = -self.config.penalty",
+        "likelihood lowered",
+        "Predictors are trained to lower the log-likelihood.",
+        "models.predict._base:Predictor.weighted_nll",
+        "each = -torch.where(",
+        "each = torch.where(",
         "r30_a_convex_function_lies_above_its_tangents",
     ),
     Mutant(

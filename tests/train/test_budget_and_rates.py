@@ -1,0 +1,330 @@
+"""Budgets, descriptions of a cost, learning rates and orders of rows, by their numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import small_data
+import torch
+from torch import nn
+
+from monge.core.batch import Batch
+from monge.core.errors import UsageError
+from monge.core.model import new_optimiser, take_step
+from monge.core.train_config import OptimiserConfig, TrainConfig
+from monge.train import batch_sampler
+from monge.train.batch_sampler import BatchSequence, EpochBatches, block_rows, bucketed
+from monge.train.budget import Budget
+from monge.train.cost_description import describe_cost, describe_cost_dict, duration, size
+from monge.train.cost_estimate import Cost
+from monge.train.optimiser import (
+    check_slots,
+    flush_denormals,
+    has_converged,
+    has_prefix,
+    lbfgs_iteration,
+    lr_factor,
+    make_optimiser,
+    pack,
+    param_groups,
+    param_prefixes,
+    schedule_length,
+    unpack,
+)
+
+
+def test_a_budget_ends_and_is_used():
+    assert Budget(steps=50).end(10, 7, 3.0, 0) == Budget(steps=50)
+    assert Budget(epochs=2).end(10, 7, 3.0, 0) == Budget(steps=20)
+    assert Budget(epochs=2, more=True).end(10, 7, 3.0, 0) == Budget(steps=27)
+    assert Budget(seconds=9, more=True).end(10, 7, 3.0, 0) == Budget(seconds=12)
+    assert Budget(seconds=9).end(10, 7, 3.0, 15) == Budget(seconds=9, steps=15)
+    assert Budget(steps=10).end(10, 7, 3.0, 15).steps == 10
+    assert Budget(seconds=10, steps=20).fraction(5, 1.0) == 0.25
+    assert Budget(seconds=10, steps=20).fraction(5, 9.0) == 0.9
+    assert Budget(epochs=4).used(5, 1.0, 3.0) == 0.75
+    assert Budget(steps=10).used(5, 1.0, 3.0) == 0.5
+    for text in ("0s", "0.5steps", "5", "5 apples", "-3s", "1e9s", "9" * 400 + "s"):
+        with pytest.raises(UsageError):
+            Budget.read(text)
+    assert Budget.read("1step").steps == 1
+    assert Budget.read("0.5 h").seconds == 1800
+    with pytest.raises(UsageError):
+        Budget.check("0.09epochs", 10)
+    Budget.check("0.1epochs", 10)
+
+
+def test_durations_and_sizes_have_units():
+    assert [duration(s) for s in (0.5, 59, 60, 90, 3599, 3600, 9000)] == [
+        "0.5 s",
+        "59 s",
+        "1 min",
+        "1.5 min",
+        "60 min",
+        "1 h",
+        "2.5 h",
+    ]
+    assert [size(b) for b in (0, 1, 999, 2500, 3e6, 4e9, 5e12, 6e15)] == [
+        "0 B",
+        "1 B",
+        "999 B",
+        "2.5 kB",
+        "3 MB",
+        "4 GB",
+        "5 TB",
+        "6e+03 TB",
+    ]
+
+
+def numbers(text: str) -> list[str]:
+    return [word.strip("(),;") for word in text.split() if word.strip("(),;")[:1].isdigit()]
+
+
+def test_a_cost_is_described_by_its_numbers():
+    cost = Cost(1234, 2.0, 30, 5000, 2_000_000)
+    told = describe_cost(cost, "120s")
+    assert numbers(told) == ["1234", "5", "2", "2", "1", "30", "120s", "2", "60"]
+    assert describe_cost_dict(cost.to_dict(), "120s") == told
+    assert numbers(describe_cost(cost, "90steps"))[-2:] == ["90steps", "3"]
+    assert numbers(describe_cost(cost, "2epochs"))[-2:] == ["2epochs", "2"]
+    assert numbers(describe_cost(replace(cost, limit=15), "1h"))[-2:] == ["15", "30"]
+    untimed = replace(cost, seconds_per_step=None)
+    assert numbers(describe_cost(untimed, "1h")) == ["1234", "5", "2"]
+    assert numbers(describe_cost(replace(untimed, working=0), "1h")) == ["1234", "5"]
+    more = describe_cost(replace(untimed, is_lower_bound=True), "1h")
+    assert "at least" in more
+    assert "at least" not in describe_cost(untimed, "1h")
+    assert cost.memory == 2_005_000
+    assert cost.epoch == 60.0
+    one = describe_cost(replace(cost, epoch_steps=1, limit=1), "1h")
+    assert "steps" not in one
+    assert "1 step;" in describe_cost(replace(cost, epoch_steps=1), "1h")
+    assert "(1 step)" in describe_cost(cost, "2s")
+
+
+def test_the_learning_rate_rises_and_falls():
+    plain = TrainConfig(warmup=0, schedule="constant")
+    assert [lr_factor(plain, step, 0) for step in (0, 7)] == [1.0, 1.0]
+    warm = TrainConfig(warmup=4, schedule="constant")
+    assert [lr_factor(warm, step, 0) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    linear = TrainConfig(warmup=0, schedule="linear")
+    assert [lr_factor(linear, step, 10) for step in (0, 5, 10, 12)] == [1.0, 0.5, 0.0, 0.0]
+    cosine = TrainConfig(warmup=0, schedule="cosine")
+    found = [lr_factor(cosine, step, 12) for step in (0, 4, 6, 12, 20)]
+    assert found == pytest.approx([1.0, 0.75, 0.5, 0.0, 0.0])
+    inverse = TrainConfig(warmup=4, schedule="inverse")
+    found = [lr_factor(inverse, step, 0) for step in (0, 3, 15, 63)]
+    assert found == pytest.approx([0.25, 1.0, 0.5, 0.25])
+    cold = TrainConfig(warmup=0, schedule="inverse")
+    assert lr_factor(cold, 3, 0) == pytest.approx(0.5)
+
+
+def test_the_length_of_a_schedule():
+    linear = TrainConfig(schedule="linear")
+    assert schedule_length(TrainConfig(schedule="constant"), 5, 7.0) == 0
+    assert schedule_length(TrainConfig(schedule="inverse"), 5, 7.0) == 0
+    assert schedule_length(replace(linear, schedule_steps=9, max_steps=8), 0, 7.0) == 9
+    assert schedule_length(replace(linear, max_steps=8), 0, 7.0) == 8
+    assert schedule_length(linear, 5, 5.0) == 5
+    assert schedule_length(linear, 5, 4.0) == 5
+    assert schedule_length(linear, 5, math.inf) == 5
+    assert schedule_length(linear, 0, 6.5) == 7
+    with pytest.raises(UsageError):
+        schedule_length(linear, 0, math.inf)
+    with pytest.raises(UsageError):
+        schedule_length(linear, 5, 7.0)
+
+
+def test_parameters_are_chosen_by_prefixes():
+    assert has_prefix("trunk.net.weight", "trunk")
+    assert has_prefix("trunk", "trunk")
+    assert not has_prefix("trunks.weight", "trunk")
+    assert [*param_prefixes(["a.b.c"])] == ["a", "a.b", "a.b.c"]
+    one, two, three = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+    groups = param_groups([one, two, three], {id(two): 0.1})
+    assert [(group["factor"], len(group["params"])) for group in groups] == [(1.0, 2), (0.1, 1)]
+
+
+OPTIMISERS = ("adam", "adamw", "sgd", "adagrad", "rmsprop")
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_optimiser_is_torchs_with_these_settings(name):
+    config = OptimiserConfig(
+        optimiser=name,
+        lr=0.1,
+        weight_decay=0.3,
+        momentum=0.5,
+        nesterov=name == "sgd",
+        betas=(0.6, 0.7),
+    )
+    optim = torch.optim
+    due = {
+        "adam": lambda p: new_optimiser(optim.Adam, p, 0.1, (0.6, 0.7), weight_decay=0.3),
+        "adamw": lambda p: new_optimiser(optim.AdamW, p, 0.1, (0.6, 0.7), weight_decay=0.3),
+        "sgd": lambda p: new_optimiser(optim.SGD, p, 0.1, 0.5, weight_decay=0.3, nesterov=True),
+        "adagrad": lambda p: new_optimiser(optim.Adagrad, p, 0.1, weight_decay=0.3),
+        "rmsprop": lambda p: new_optimiser(
+            optim.RMSprop, p, 0.1, 0.7, weight_decay=0.3, momentum=0.5
+        ),
+    }[name]
+    ours, theirs = (nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64)) for _ in range(2))
+    made, other = make_optimiser(config, [ours]), due([theirs])
+    for step in range(4):
+        for param, each in ((ours, made), (theirs, other)):
+            param.grad = (param.detach() ** 3 + step).clone()
+            take_step(each)
+    torch.testing.assert_close(ours, theirs)
+    tensors, slots = pack(made, {id(ours): "w"})
+    again = nn.Parameter(ours.detach().clone())
+    fresh = make_optimiser(config, [again])
+    unpack(fresh, {"w": again}, tensors, slots)
+    check_slots(fresh, config)
+    for param, each in ((ours, made), (again, fresh)):
+        param.grad = torch.ones_like(param)
+        take_step(each)
+    assert torch.equal(ours, again)
+    fresh.state[again]["extra"] = torch.zeros(2)
+    with pytest.raises(ValueError, match="slots"):
+        check_slots(fresh, config)
+
+
+def test_settings_that_an_optimiser_cannot_use_are_refused():
+    param = nn.Parameter(torch.zeros(1))
+    with pytest.raises(UsageError, match="nesterov"):
+        make_optimiser(OptimiserConfig(optimiser="sgd", nesterov=True, momentum=0.0), [param])
+    for change in ({"grad_clip": 1.0}, {"l1": 0.1}):
+        with pytest.raises(UsageError, match=next(iter(change))):
+            make_optimiser(OptimiserConfig(optimiser="lbfgs", **change), [param])
+    with pytest.raises(UsageError, match="lr_multipliers"):
+        make_optimiser(OptimiserConfig(optimiser="lbfgs"), [param], {id(param): 0.5})
+
+
+def test_l_bfgs_knows_when_it_has_arrived_and_is_packed_whole():
+    centre = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optim = make_optimiser(OptimiserConfig(optimiser="lbfgs"), [weight])
+
+    def loss():
+        weight.grad = None
+        found = ((weight - centre) ** 4 + (weight - centre) ** 2).sum()
+        found.backward()
+        return found
+
+    assert not has_converged(optim)
+    lbfgs_iteration(optim, loss)
+    lbfgs_iteration(optim, loss)
+    assert not has_converged(optim)
+    tensors, numbers = pack(optim, {id(weight): "w"})
+    again = nn.Parameter(weight.detach().clone())
+    fresh = make_optimiser(OptimiserConfig(optimiser="lbfgs"), [again])
+    unpack(fresh, {"w": again}, tensors, numbers)
+    assert not any(name.endswith("al") for name in tensors)
+    old = weight
+    for _ in range(40):
+        lbfgs_iteration(optim, loss)
+        if has_converged(optim):
+            break
+    assert has_converged(optim)
+    torch.testing.assert_close(old.detach(), centre, atol=1e-4, rtol=0)
+    weight, optim = again, fresh
+    lbfgs_iteration(optim, loss)
+    assert not torch.equal(weight, centre)
+    assert not has_converged(make_optimiser(OptimiserConfig(), [nn.Parameter(torch.zeros(1))]))
+
+
+def test_only_negligible_moments_become_zero():
+    param = nn.Parameter(torch.zeros(3))
+    optim = make_optimiser(OptimiserConfig(), [param])
+    param.grad = torch.ones(3)
+    take_step(optim)
+    tiny = torch.finfo(torch.float32).tiny
+    optim.state[param]["exp_avg"].copy_(torch.tensor([0.9e8 * tiny, 1.1e8 * tiny, -0.9e8 * tiny]))
+    step = optim.state[param]["step"].clone()
+    flush_denormals(optim)
+    assert (optim.state[param]["exp_avg"] != 0).tolist() == [False, True, False]
+    assert torch.equal(optim.state[param]["step"], step)
+
+
+def test_batches_of_an_epoch():
+    assert [EpochBatches(*case).count for case in ((10, 5), (11, 5), (12, 5), (3, 5), (1, 5))] == [
+        2,
+        2,
+        3,
+        1,
+        1,
+    ]
+    assert EpochBatches(11, 5).part(1) == slice(5, 11)
+    assert EpochBatches(12, 5).part(1) == slice(5, 10)
+    assert EpochBatches(12, 5).part(2) == slice(10, 12)
+    assert [EpochBatches(*case).largest for case in ((11, 5), (12, 5), (3, 5))] == [6, 5, 5]
+    assert EpochBatches(11, 5, least=1).count == 3
+
+
+def rows(n: int, lengths: torch.Tensor | None = None) -> small_data.Rows:
+    return small_data.Rows(Batch(torch.arange(float(n))[:, None], length=lengths))
+
+
+def test_an_epoch_in_windows_has_every_row_once(monkeypatch):
+    for name, value in {"LONG": 50, "WINDOW": 16, "FEWEST": 8, "BLOCKS": 4}.items():
+        monkeypatch.setattr(batch_sampler, name, value)
+    assert block_rows(49, 1) == 0
+    assert block_rows(50, 1) == 4
+    assert block_rows(49, 2**32) == 2
+    assert block_rows(50, 2**28 // 12) == 3
+    assert block_rows(50, 0) == 4
+    sequence = BatchSequence(rows(103), EpochBatches(103, 7), seed=3)
+    first = torch.cat([sequence.index(k) for k in range(sequence.batches.count)])
+    assert first.sort().values.tolist() == list(range(103))
+    second = torch.cat([sequence.index(k) for k in range(15, 30)])
+    assert second.sort().values.tolist() == list(range(103))
+    assert not torch.equal(first, second)
+    assert torch.equal(sequence.index(4), first[28:35])
+    other = BatchSequence(rows(103), EpochBatches(103, 7), seed=3, number=1)
+    assert not torch.equal(other.index(0), sequence.index(0))
+    blocks = 26
+    edges = torch.arange(blocks + 1) * 103 // blocks
+    block_of = torch.searchsorted(edges, first, right=True) - 1
+    window, start = [], 0
+    while start < 103:  # four whole blocks after one another
+        end = start
+        while len(set(block_of[start:end].tolist())) < 4 or (
+            end < 103 and int(block_of[end]) in block_of[start:end].tolist()
+        ):
+            end += 1
+            if end >= 103:
+                break
+        window.append(set(block_of[start:end].tolist()))
+        start = end
+    assert [len(each) for each in window] == [4] * 6 + [2]
+    assert len(set.union(*window)) == blocks
+
+
+def test_batches_of_similar_length(monkeypatch):
+    lengths = torch.stack([torch.arange(23) * 7 % 5, torch.arange(23) % 3], 1)
+    order = torch.randperm(23, generator=torch.Generator().manual_seed(0))
+    found = bucketed(order, lengths, 4, torch.Generator().manual_seed(1))
+    assert found.sort().values.tolist() == list(range(23))
+    assert torch.equal(found[20:], order[20:])
+    batches = found[:20].reshape(5, 4)
+    spans = [lengths[batch] for batch in batches]
+    ranges = sorted((int(span[:, 0].min()), int(span[:, 0].max())) for span in spans)
+    assert all(later[0] >= earlier[1] for earlier, later in pairwise(ranges))
+    for span in spans:
+        keys = (10 * span[:, 0] + span[:, 1]).tolist()
+        assert keys == sorted(keys)
+    assert ranges != [(int(s[:, 0].min()), int(s[:, 0].max())) for s in spans]
+    assert torch.equal(bucketed(order, None, 4, torch.Generator()), order)
+    for name, value in {"LONG": 20, "WINDOW": 16, "FEWEST": 16, "BLOCKS": 4}.items():
+        monkeypatch.setattr(batch_sampler, name, value)
+    length = torch.arange(40) % 7
+    sequence = BatchSequence(rows(40, length), EpochBatches(40, 3), 5, bucket_by_length=True)
+    every = [sequence.index(k) for k in range(sequence.batches.count)]
+    padding = sum(int((length[each].max() - length[each]).sum()) for each in every)
+    plain = BatchSequence(rows(40, length), EpochBatches(40, 3), 5)
+    each = [plain.index(k) for k in range(plain.batches.count)]
+    assert padding < 0.6 * sum(int((length[one].max() - length[one]).sum()) for one in each)
+    assert torch.cat(every).sort().values.tolist() == list(range(40))
