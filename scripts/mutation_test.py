@@ -431,8 +431,8 @@ OUT = os.dup(1)
 def run_pytest(tests: Sequence[str], plugin: Any) -> int:
     """Collect the tests with a plugin that says what happens with them."""
     left_out = [f"--deselect={path}" for path in IGNORED]
-    quiet = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist"]
-    own = ["-o", "addopts=", "-m", "not slow", *quiet[2:]]
+    unused = [f"-pno:{name}" for name in ("cacheprovider", "timeout", "xdist", "terminal")]
+    own = ["-o", "addopts=", "-m", "not slow", *unused]
     return int(pytest.main([*tests, *left_out, *own], [plugin]))
 
 

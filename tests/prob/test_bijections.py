@@ -10,11 +10,20 @@ from torch import nn
 
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.bijections.autoregressive import AutoregressiveBijection
-from monge.prob.bijections.base import Compose, Inverse
+from monge.prob.bijections.base import Bijection, Compose, Inverse
 from monge.prob.bijections.coupling import ConditionalBijection, CouplingBijection
+from monge.prob.bijections.detail_split import SquareDetails, square_rotation
 from monge.prob.bijections.elementwise import ActNorm, Logit, Standardise
 from monge.prob.bijections.linear import LULinear, Permutation, Reshape, Squeeze
-from monge.prob.bijections.multiscale import MultiScale
+from monge.prob.bijections.multiscale import EvenPart, MultiScale
+from monge.prob.bijections.residual import (
+    CERTAIN_TERMS,
+    SLOPE,
+    STOP,
+    ContractiveNet,
+    ResidualBijection,
+    series_length,
+)
 from monge.prob.bijections.spline import SplineMap
 from monge.prob.bijections.univariate import AdditiveMap, AffineMap
 
@@ -30,6 +39,21 @@ class Net(nn.Module):
 
     def forward(self, x, context=None):
         return torch.einsum("oi,bi...->bo...", self.weight, x).sin() * 2
+
+
+class Given(Bijection):
+    """A map whose context is the same for every row."""
+
+    def __init__(self, inside, context):
+        super().__init__()
+        self.inside = inside
+        self.register_buffer("context", context)
+
+    def forward(self, z, context=None):
+        return self.inside(z, self.context.expand(len(z), -1))
+
+    def inverse(self, x, context=None):
+        return self.inside.inverse(x, self.context.expand(len(x), -1))
 
 
 def autoregressive(warp):
@@ -61,6 +85,14 @@ def layers():
         Compose([CouplingBijection(Net(2, 4), AffineMap(), 2), LULinear(4), Squeeze()]),
         Compose([LULinear(8), Squeeze()]),
     ]
+    small = (2, 1, 2)
+    for factor in (2, 3):
+        for length in (torch.tensor([1.5, 0.5]), torch.full((2,), torch.inf)):
+            details = SquareDetails(small, length, factor)
+            name = f"details {factor} {'free' if length.isinf().any() else 'bounded'}"
+            yield name, Given(details, torch.randn(7)), (2 * factor**2, 1, 2)
+    yield "border", EvenPart(MultiScale([LULinear(2)], [(2, 2, 2)]), (2, 3, 3)), (18,)
+    yield "contraction", Given(ResidualBijection(ContractiveNet(3, 2, 8, 2)), torch.ones(2)), (3,)
     yield "scales", MultiScale(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
 
 
@@ -240,3 +272,45 @@ def test_what_a_map_is_undone_to_is_its_inverse_without_the_volume():
     x = torch.randn(4, 3)
     for part in (Standardise(torch.arange(3.0), torch.full((3,), 2.0)), ActNorm(3)):
         assert torch.equal(part.inverse_only(x), part.inverse(x)[0])
+
+
+def test_details_keep_the_means_of_the_small_image():
+    """Whatever the code; where means are not bounded, the code moves them by its first entries."""
+    small, length = (2, 1, 2), torch.tensor([1.5, 0.5]).double()
+    lowest = torch.randn(5, 4, dtype=torch.float64)
+    for factor in (2, 3):
+        rotation = square_rotation(factor)
+        torch.testing.assert_close(rotation @ rotation.T, torch.eye(factor**2).double())
+        torch.testing.assert_close(rotation[0], torch.full((factor**2,), 1 / factor).double())
+        z = 9 * torch.randn(5, 2 * factor**2, 1, 2, dtype=torch.float64)
+        context = torch.cat([torch.randn(5, 3, dtype=torch.float64), lowest], 1)
+        for bounded in (True, False):
+            bound = length if bounded else torch.full_like(length, torch.inf)
+            x, _ = SquareDetails(small, bound, factor)(z, context)
+            above = nn.functional.avg_pool2d(x, factor) - lowest.reshape(5, *small)
+            v = z.unflatten(1, (2, -1))[:, :, 0]
+            due = length[:, None, None] * v.sigmoid() if bounded else v / factor
+            torch.testing.assert_close(above, due)
+
+
+def test_a_series_of_random_length_has_its_mean():
+    torch.manual_seed(0)
+    net = ContractiveNet(3, 0, 8, 0).double()
+    net.layers[0].weight.data.normal_()
+    layer, (matrix,) = ResidualBijection(net), net.weights()
+    assert torch.linalg.matrix_norm(matrix, 2).item() == pytest.approx(SLOPE)
+    x, probes = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 2, 3, dtype=torch.float64)
+    z, found = layer.estimated_inverse(x, None, probes, [1, 6])
+    torch.testing.assert_close(z, layer.inverse(x)[0].detach())
+    torch.testing.assert_close(z, layer.inverse_only(x).detach())
+    for place, count in enumerate((1, 6)):
+        v, due = probes[:, place], torch.zeros(4, dtype=torch.float64)
+        for k in range(1, count + 1):
+            power = torch.linalg.matrix_power(matrix, k)
+            reached = (1 - STOP) ** max(k - CERTAIN_TERMS, 0)
+            due += (-1) ** (k + 1) / k * torch.einsum("bi,ij,bj->b", v, power, v) / reached
+        torch.testing.assert_close(found[:, place].detach(), due.detach())
+    lengths = torch.tensor([series_length((k + 0.5) / 1024) for k in range(1024)])
+    for k in range(1, 9):
+        reached = (1 - STOP) ** max(k - CERTAIN_TERMS, 0)
+        assert (lengths >= k).double().mean().item() == reached
