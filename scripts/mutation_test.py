@@ -76,6 +76,9 @@ TRACED_CALLS = 100
 """Calls of a function in a test whose lines are recorded."""
 LEFT_OUT = (ast.Raise, ast.Assert, ast.AnnAssign, ast.arguments)
 """Messages, promises to the type checker, annotations and defaults."""
+KEYWORDS = ("strict", "fused", "foreach", "non_blocking")
+"""Arguments left out too: that zip has to find equal lengths is an assertion, the others are how
+torch computes the same numbers sooner."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class Walk(ast.NodeTransformer):
         return self.scope(node, False)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, LEFT_OUT):
+        if isinstance(node, LEFT_OUT) or (isinstance(node, ast.keyword) and node.arg in KEYWORDS):
             return node
         if self.inside and (new := changed(node)) is not None:
             self.found.append((".".join(self.names), self.lines, node, new))

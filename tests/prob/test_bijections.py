@@ -314,3 +314,42 @@ def test_a_series_of_random_length_has_its_mean():
     for k in range(1, 9):
         reached = (1 - STOP) ** max(k - CERTAIN_TERMS, 0)
         assert (lengths >= k).double().mean().item() == reached
+
+
+def test_a_spline_is_the_rational_quadratic_through_its_knots():
+    """By the formulas of Durkan et al. (2019), bin by bin."""
+    bins, reach = 5, 3.0
+    warp, share = SplineMap(bins, reach), 1e-3
+    params = torch.randn(3 * bins - 1, generator=torch.Generator().manual_seed(2)).double()
+    widths, heights = (
+        2 * reach * (share + (1 - share * bins) * each.softmax(0))
+        for each in (params[:bins], params[bins : 2 * bins])
+    )
+    xs, zs = (nn.functional.pad(each.cumsum(0), (1, 0)) - reach for each in (widths, heights))
+    start = math.log(math.expm1(1 - share))
+    inner = share + nn.functional.softplus(params[2 * bins :] + start)
+    d = torch.cat([torch.ones(1).double(), inner, torch.ones(1).double()])
+    x = torch.cat([torch.linspace(-2.99, 2.99, 301).double(), xs[1:-1]])
+    k = torch.searchsorted(xs, x, right=True) - 1
+    t, slope = (x - xs[k]) / widths[k], heights[k] / widths[k]
+    mixed = t * (1 - t)
+    below = slope + (d[k] + d[k + 1] - 2 * slope) * mixed
+    z = zs[k] + heights[k] * (slope * t**2 + d[k] * mixed) / below
+    top = d[k + 1] * t**2 + 2 * slope * mixed + d[k] * (1 - t) ** 2
+    found, log_slope = warp.inverse(params.expand(len(x), -1), x)
+    torch.testing.assert_close(found, z)
+    torch.testing.assert_close(log_slope, (slope**2 * top / below**2).log())
+    back, minus = warp(params.expand(len(x), -1), z)
+    torch.testing.assert_close(back, x)
+    torch.testing.assert_close(minus, -log_slope)
+
+
+def test_an_affine_map_has_a_bounded_scale():
+    raw = torch.linspace(-40, 40, 9, dtype=torch.float64)
+    params = torch.stack([torch.full_like(raw, 0.3), raw], -1)
+    x, log_slope = AffineMap()(params, torch.ones_like(raw))
+    torch.testing.assert_close(log_slope, 5 * torch.tanh(raw / 5))
+    torch.testing.assert_close(x, 0.3 + log_slope.exp())
+    z, back = AffineMap().inverse(params, x)
+    torch.testing.assert_close(z, torch.ones_like(raw))
+    torch.testing.assert_close(back, -log_slope)
