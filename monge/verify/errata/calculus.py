@@ -275,7 +275,7 @@ def r32_not_every_activation_approximates() -> Control:
     x = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)
     squares = torch.stack([x**0, x, x**2], 1)  # what any number of units (a x + b)^2 can be
     best = squares @ torch.linalg.lstsq(squares, x.sin()[:, None]).solution
-    knots = torch.linspace(0, 2 * math.pi, 101, dtype=torch.float64)
+    knots = torch.linspace(0, 2 * math.pi, 401, dtype=torch.float64)
     bent = interpolant(knots, knots.sin())(x[:, None])
     return Control(gap(best[:, 0], x.sin()), gap(bent[:, 0], x.sin()), 1e-3)
 
