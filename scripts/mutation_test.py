@@ -8,13 +8,14 @@ tests once, and a process forked from it exchanges the code of one function for 
 tests that run the changed statement are run, the most specific first, until one fails; a test
 that notices a change has to pass without it, in such a process too. Survivors are printed with the
 share of all changes that survive and its 95 % interval. Which test runs which lines is recorded
-once, in --map. It needs a system that can fork.
+once, in --map. Processes that a test starts have the change too. It needs a system that can fork.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import atexit
 import copy
 import gc
 import importlib
@@ -24,10 +25,12 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -40,8 +43,6 @@ PACKAGES = ("core", "prob", "solve", "train")
 TESTS = (
     *(f"tests/{name}" for name in ("core", "prob", "solve", "train", "evaluate", "verify")),
     *(f"tests/test_{name}.py" for name in ("properties", "theory", "oracles", "verify")),
-    *(f"tests/{name}" for name in ("models", "nn", "data", "run")),
-    *(f"tests/test_{name}.py" for name in ("contract", "contract_sequences")),
 )
 IGNORED = ("tests/verify/test_examines.py", "tests/verify/test_mutants.py")
 """Tests that watch calls or change code themselves."""
@@ -70,7 +71,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 SECONDS, LONGEST = 8.0, 12.0
 """Seconds of computing after which the tests of a change are ended, which counts as noticed,
 beyond those that they take without it, and how long these may be."""
-HUNG = 240.0
+HUNG = 300.0
 """Seconds of waiting after which a change counts neither as noticed nor as survived."""
 TRACED_CALLS = 100
 """Calls of a function in a test whose lines are recorded."""
@@ -193,6 +194,45 @@ def inner(code: CodeType, name: str) -> CodeType:
     return [each for each in found if each.co_name == name][-1]
 
 
+CHANGE, RECORD = "MUTATION_SITE", "MUTATION_LINES"
+"""Variables that tell a process which a test starts of its change, or where to write its lines."""
+
+
+def reach_children() -> None:
+    """Let Python processes that are started from here call `in_child` first."""
+    folder = Path(tempfile.mkdtemp())
+    here = str(Path(__file__).parent)
+    lines = f"import sys; sys.path.insert(0, {here!r}); import mutation_test as m; m.in_child()"
+    (folder / "sitecustomize.py").write_text(lines)
+    paths = (str(folder), os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def in_child() -> None:
+    """Make the change that the environment names, or write the lines that run."""
+    if CHANGE in os.environ:
+        path, _, number = os.environ[CHANGE].rpartition(":")
+        file, plain = str(LIBRARY / path), SourceFileLoader.get_code
+
+        def get_code(self: SourceFileLoader, name: str) -> CodeType | None:
+            if self.path != file:
+                return plain(self, name)
+            tree = Walk(int(number)).visit(ast.parse(Path(file).read_text()))
+            return compile(tree, file, "exec", dont_inherit=True)
+
+        SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    elif RECORD in os.environ:
+        lines = Lines()
+        sys.settrace(lines.call)
+
+        def write() -> None:
+            sys.settrace(None)
+            path = Path(os.environ[RECORD], f"{os.getpid()}.json")
+            path.write_text(json.dumps(sorted(lines.seen)))
+
+        atexit.register(write)
+
+
 def inject(site: Site) -> bool:
     """Exchange the code of every function object that a change concerns; whether there is one."""
     name = ".".join(("monge", *Path(site.path).with_suffix("").parts))
@@ -227,20 +267,17 @@ def functions_of(path: Path) -> list[tuple[str, int]]:
     return found
 
 
-class Recorder:
-    """A pytest plugin: which lines of functions of the packages each test runs, and how long it
-    takes. Lines count from that of their function, so that what is above it may change. Tests that
-    the file knows are left out, and what is found is kept from time to time."""
+class Lines:
+    """The lines of the packages that run while `call` is the trace function."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.entered: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    def __init__(self) -> None:
         self.own = tuple(f"{LIBRARY}/{package}/" for package in PACKAGES)
-        self.files: dict[str, list[tuple[str, int]]] = {}
-        self.seen: set[tuple[str, int]] = set()
         self.known: dict[CodeType, bool] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        self.seen: set[tuple[str, int]] = set()
         self.calls: Counter[CodeType] = Counter()
-        self.failed: set[str] = set()
 
     def call(self, frame: Any, event: str, _: Any) -> Any:
         code = frame.f_code
@@ -256,10 +293,47 @@ class Recorder:
             self.seen.add((frame.f_code.co_filename, frame.f_lineno))
         return self.line
 
+
+class Recorder:
+    """A pytest plugin: which lines of functions of the packages each test runs, and how long it
+    takes; the lines of a fixture are those of every test that takes it. Lines count from that of
+    their function, so that what is above it may change. Tests that the file knows are left out,
+    and what is found is kept from time to time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entered: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self.files: dict[str, list[tuple[str, int]]] = {}
+        self.lines = Lines()
+        self.fixtures: dict[tuple[str, str], set[tuple[str, int]]] = {}
+        self.failed: set[str] = set()
+        self.folder = Path(tempfile.mkdtemp())
+        os.environ[RECORD] = str(self.folder)
+        reach_children()
+
+    def gather(self) -> None:
+        """Add the lines of processes that have ended."""
+        for path in self.folder.glob("*.json"):
+            self.lines.seen |= {(file, line) for file, line in json.loads(path.read_text())}
+            path.unlink()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        before = self.lines.seen
+        self.lines.forget()
+        try:
+            return (yield)
+        finally:
+            self.gather()
+            if fixturedef.scope != "function":
+                key = request.node.nodeid.partition("::")[0], fixturedef.argname
+                self.fixtures.setdefault(key, set()).update(self.lines.seen)
+            self.lines.seen = self.lines.seen | before
+
     def functions(self) -> dict[str, list[int]]:
         """The lines that were seen, by function."""
         found: dict[str, list[int]] = {}
-        for path, line in sorted(self.seen):
+        for path, line in sorted(self.lines.seen):
             if path not in self.files:
                 self.files[path] = functions_of(Path(path))
             name, start = self.files[path][line]
@@ -270,13 +344,18 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
-        self.seen, self.calls, start = set(), Counter(), time.process_time()
-        sys.settrace(self.call)
+        self.lines.forget()
+        start = time.process_time()
+        sys.settrace(self.lines.call)
         try:
             return (yield)
         finally:
             sys.settrace(None)
             seconds = time.process_time() - start
+            self.gather()
+            file = item.nodeid.partition("::")[0]
+            for name in item.fixturenames:
+                self.lines.seen |= self.fixtures.get((file, name), set())
             self.entered[item.nodeid] = {"functions": self.functions(), "seconds": seconds}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -308,6 +387,7 @@ class Injector:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         self.items = {item.nodeid: item for item in session.items}
+        reach_children()
         sys.stdout.flush()
         self.warm()
         gc.collect()
@@ -360,7 +440,8 @@ class Injector:
             if chosen and spent > LONGEST:
                 break
             chosen.append(name)
-        return chosen
+        files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
+        return sorted(chosen, key=lambda name: files.index(name.partition("::")[0]))
 
     def verdict(self, site: Site) -> tuple[str, int, str]:
         """What became of a change, how many tests were to run and which of them noticed it."""
@@ -412,8 +493,10 @@ class Injector:
                 os.dup2(sink, stream)
             signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process
             code = 3
-            if site is not None and not inject(site):
-                os._exit(code)
+            if site is not None:
+                os.environ[CHANGE] = f"{site.path}:{site.number}"
+                if not inject(site):
+                    os._exit(code)
             code = 1
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
