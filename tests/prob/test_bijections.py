@@ -11,7 +11,11 @@ from torch import nn
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.bijections.autoregressive import AutoregressiveBijection
 from monge.prob.bijections.base import Bijection, Compose, Inverse
-from monge.prob.bijections.coupling import ConditionalBijection, CouplingBijection
+from monge.prob.bijections.coupling import (
+    CheckerboardCoupling,
+    ConditionalBijection,
+    CouplingBijection,
+)
 from monge.prob.bijections.detail_split import SquareDetails, square_rotation
 from monge.prob.bijections.elementwise import ActNorm, Logit, Standardise
 from monge.prob.bijections.linear import LULinear, Permutation, Reshape, Squeeze
@@ -39,6 +43,16 @@ class Net(nn.Module):
 
     def forward(self, x, context=None):
         return torch.einsum("oi,bi...->bo...", self.weight, x).sin() * 2
+
+
+class Neighbours(nn.Conv2d):
+    """A function of the pixels around each."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs, 3, padding=1)
+
+    def forward(self, x, context=None):
+        return super().forward(x)
 
 
 class Given(Bijection):
@@ -91,6 +105,9 @@ def layers():
             details = SquareDetails(small, length, factor)
             name = f"details {factor} {'free' if length.isinf().any() else 'bounded'}"
             yield name, Given(details, torch.randn(7)), (2 * factor**2, 1, 2)
+    for odd in (False, True):
+        board = CheckerboardCoupling(Neighbours(2, 4), AffineMap(), odd)
+        yield f"board {'odd' if odd else 'even'}", board, (2, 2, 3)
     yield "border", EvenPart(MultiScale([LULinear(2)], [(2, 2, 2)]), (2, 3, 3)), (18,)
     yield "contraction", Given(ResidualBijection(ContractiveNet(3, 2, 8, 2)), torch.ones(2)), (3,)
     yield "scales", MultiScale(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
@@ -353,3 +370,31 @@ def test_an_affine_map_has_a_bounded_scale():
     z, back = AffineMap().inverse(params, x)
     torch.testing.assert_close(z, torch.ones_like(raw))
     torch.testing.assert_close(back, -log_slope)
+
+
+def test_a_board_moves_the_pixels_of_one_colour():
+    """And reads those of the other."""
+    x = torch.randn(1, 2, 3, 4, dtype=torch.float64)
+    colour = (torch.arange(3)[:, None] + torch.arange(4)) % 2
+    for odd in (False, True):
+        layer = LAYERS[f"board {'odd' if odd else 'even'}"][0]
+        z, _ = layer.inverse(x)
+        moves = colour == int(odd)
+        assert torch.equal((z != x).all(1)[0], moves)
+        other, _ = layer.inverse(torch.where(moves, x, x + 1))
+        assert not (other == z).any(1)[0][moves].any()
+        same, _ = layer.inverse(torch.where(moves, x + 1, x))
+        slope = (same - z)[0][:, moves]
+        _, log_det = layer.inverse(x)
+        torch.testing.assert_close(slope.log().sum(), log_det[0])
+
+
+@pytest.mark.parametrize("warp", WARPS.values(), ids=WARPS)
+def test_passes_of_the_whole_network_equal_steps(warp):
+    layer = autoregressive(warp).double()
+    z = torch.randn(5, 4, dtype=torch.float64)
+    none = z.new_zeros(5, 0)
+    for found, due in zip(layer.passes(z, none), layer.step(z, none), strict=True):
+        torch.testing.assert_close(found, due)
+    for found, due in zip(layer.step(z, none, cached=False), layer.step(z, none), strict=True):
+        torch.testing.assert_close(found, due)

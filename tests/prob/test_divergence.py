@@ -187,3 +187,18 @@ def test_one_comparison_holds_all_divergences(dims):
     assert apart["wasserstein_1"] == apart["wasserstein_2"] == pytest.approx(distance)
     with pytest.raises(DataError, match="6, 6 and 3"):
         d.compare_divergences(p, q, points[:3])
+
+
+def test_the_fisher_divergence_is_half_the_square_of_the_gap_of_scores():
+    x = torch.randn(6, 2, 2, dtype=torch.float64)
+    shift = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def log_density(v):
+        return -v.square().sum((1, 2)) / 2
+
+    with torch.no_grad():  # the score of the density needs a gradient all the same
+        found = d.fisher_divergence(lambda v: shift - v, log_density, x)
+    torch.testing.assert_close(found, torch.full((6,), 4 * 0.49 / 2).double())
+    live = d.fisher_divergence(lambda v: shift - v, log_density, x)
+    (slope,) = torch.autograd.grad(live.mean(), shift)
+    torch.testing.assert_close(slope, torch.tensor(4 * 0.7).double())

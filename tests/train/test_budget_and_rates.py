@@ -11,9 +11,10 @@ import small_data
 import torch
 from torch import nn
 
+from monge.core.abilities import HasLikelihood
 from monge.core.batch import Batch
 from monge.core.errors import UsageError
-from monge.core.model import new_optimiser, take_step
+from monge.core.model import Model, Update, new_optimiser, take_step
 from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.train import batch_sampler
 from monge.train.batch_sampler import BatchSequence, EpochBatches, block_rows, bucketed
@@ -34,6 +35,8 @@ from monge.train.optimiser import (
     schedule_length,
     unpack,
 )
+from monge.train.step_memory import one_each, one_slice, state_slots
+from monge.train.trainer import Trainer, refuse_weights
 
 
 def test_a_budget_ends_and_is_used():
@@ -328,3 +331,116 @@ def test_batches_of_similar_length(monkeypatch):
     each = [plain.index(k) for k in range(plain.batches.count)]
     assert padding < 0.6 * sum(int((length[one].max() - length[one]).sum()) for one in each)
     assert torch.cat(every).sort().values.tolist() == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({"optimiser": "adam"}, 2),
+        ({"optimiser": "adamw"}, 2),
+        ({"optimiser": "sgd", "momentum": 0.0}, 0),
+        ({"optimiser": "sgd", "momentum": 0.5}, 1),
+        ({"optimiser": "adagrad", "momentum": 0.5}, 1),
+        ({"optimiser": "rmsprop", "momentum": 0.0}, 1),
+        ({"optimiser": "rmsprop", "momentum": 0.5}, 2),
+    ],
+)
+def test_the_state_of_an_optimiser_is_known_before(settings, slots):
+    config = OptimiserConfig(**settings)
+    param = nn.Parameter(torch.zeros(3))
+    param.grad = torch.ones(3)
+    optim = make_optimiser(config, [param])
+    take_step(optim)
+    held = [each for each in optim.state[param].values() if torch.is_tensor(each)]
+    assert sum(each.shape == param.shape for each in held) == slots == state_slots(config)
+    assert state_slots(OptimiserConfig(optimiser="lbfgs")) == 22
+
+
+def test_shapes_that_depend_on_values_are_assumed():
+    x = torch.zeros(3, 4)
+    part, inverse, counts = one_slice(x, 1)
+    assert part.shape == (3, 1)
+    assert inverse.tolist() == [0] * 4
+    assert counts.tolist() == [4]
+    none = one_slice(x[:, :0], 1)
+    assert [each.numel() for each in none] == [0, 0, 0]
+    assert one_each(torch.tensor([1, 1, 1])).tolist() == [0, 1, 2]
+    assert one_each(torch.tensor([1, 1, 1]), 5).tolist() == list(range(5))
+
+
+class Counted(Model):
+    """A model of rows, with updates that a test chooses."""
+
+    events = {"real"}
+
+    def __init__(self, space):
+        super().__init__(Counted.Config(), space)
+        self.weight = nn.Parameter(torch.ones(2))
+        self.made = [self.update()]
+
+    def update(self, **options):
+        return Update("model", self.loss, [self.weight], **options)
+
+    def loss(self, batch):
+        return {"square": (batch.x - self.weight).square().sum(1)}
+
+    def updates(self):
+        return self.made
+
+    @classmethod
+    def smallest_config(cls, space):
+        return cls.Config()
+
+
+class Scored(Counted, HasLikelihood):
+    """The same with a likelihood."""
+
+    def likelihood(self, batch, options=None, generator=None):
+        raise NotImplementedError
+
+
+def test_weights_of_rows_need_a_loss_that_is_a_mean_over_them():
+    space, _ = small_data.make("real")
+    model = Scored(space)
+    refuse_weights(model, [model.update()])
+    refuse_weights(model, [model.update(whole=True)])
+    closed = Update("counts", model.loss, [], whole=True)
+    for owner, updates in (
+        (Counted(space), [model.update()]),
+        (model, [model.update(), model.update()]),
+        (model, [closed]),
+        (model, []),
+    ):
+        with pytest.raises(UsageError, match=r"data\.weight"):
+            refuse_weights(owner, updates)
+
+
+def test_patience_may_count_the_distance_of_the_critic():
+    space, batch = small_data.make("real")
+    for watched in ("held_out", "critic"):
+        config = TrainConfig(batch_size=10, patience_on=watched)
+        trainer = Trainer(Counted(space), small_data.Rows(batch), config)
+        found = []
+        for distance in (3.0, 2.0, 2.0, 4.0, 1.0):
+            trainer.update_critic_distance(distance)
+            found.append(trainer.evals_without_lower_distance)
+        assert found == [0, 0, 1, 2, 0]
+        assert trainer.least_critic_distance == 1.0
+        trainer.evals_without_improvement, trainer.evals_without_lower_distance = 5, 7
+        assert trainer.evals_without_gain == (7 if watched == "critic" else 5)
+
+
+def test_first_losses_are_those_of_the_smallest_piece():
+    space, batch = small_data.make("real")
+    config = TrainConfig(batch_size=10, accumulate=4)
+    model = Counted(space)
+    model.made = [
+        model.update(),
+        Update("closed form", model.loss, []),
+    ]
+    trainer = Trainer(model, small_data.Rows(batch), config)
+    assert [len(each["square"]) for each in trainer.first_losses()] == [2]  # of 3, 3, 2, 2
+    whole = Counted(space)
+    whole.made = [whole.update(whole=True)]
+    trainer = Trainer(whole, small_data.Rows(batch[:14]), config)
+    assert [len(each["square"]) for each in trainer.first_losses()] == [3]
