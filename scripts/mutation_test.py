@@ -68,7 +68,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-SECONDS, LONGEST = 8.0, 12.0
+SECONDS, LONGEST = 8.0, 5.0
 """Seconds of computing after which the tests of a change are ended, which counts as noticed,
 beyond those that they take without it, and how long these may be."""
 HUNG = 300.0
@@ -233,17 +233,27 @@ def in_child() -> None:
         atexit.register(write)
 
 
-def inject(site: Site) -> bool:
+Functions = dict[str, list[FunctionType]]
+
+
+def library_functions() -> Functions:
+    """The functions of the packages that were imported, by the path of their code."""
+    found: Functions = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(str(LIBRARY)):
+            found.setdefault(each.__code__.co_filename, []).append(each)
+    return found
+
+
+def inject(site: Site, known: Functions) -> bool:
     """Exchange the code of every function object that a change concerns; whether there is one."""
-    name = ".".join(("monge", *Path(site.path).with_suffix("").parts))
-    importlib.import_module(name.removesuffix(".__init__"))
     old, new = changed_code(site)
-    gc.unfreeze()  # frozen objects are not listed
-    functions = [
-        each
-        for each in gc.get_objects()
-        if isinstance(each, FunctionType) and each.__code__ == old
-    ]
+    file = str(LIBRARY / site.path)
+    if file not in known:  # nothing has imported it yet
+        name = ".".join(("monge", *Path(site.path).with_suffix("").parts))
+        importlib.import_module(name.removesuffix(".__init__"))
+        known = library_functions()
+    functions = [each for each in known[file] if each.__code__ == old]
     for each in functions:
         each.__code__ = new
     return bool(functions)
@@ -382,6 +392,7 @@ class Injector:
         self.chosen, self.tests, self.seconds = chosen, tests, seconds
         self.found: dict[str, list[Site]] = {}
         self.items: dict[str, Any] = {}
+        self.functions: Functions = {}
         self.sound: set[str] = set()  # tests that notice a change and pass without one
         self.pipe = -1  # where a process names the test that fails
 
@@ -390,6 +401,7 @@ class Injector:
         reach_children()
         sys.stdout.flush()
         self.warm()
+        self.functions = library_functions()
         gc.collect()
         gc.freeze()  # children that collect garbage would copy all pages
         begun = time.monotonic()
@@ -495,7 +507,7 @@ class Injector:
             code = 3
             if site is not None:
                 os.environ[CHANGE] = f"{site.path}:{site.number}"
-                if not inject(site):
+                if not inject(site, self.functions):
                     os._exit(code)
             code = 1
             for item, following in zip(items, [*items[1:], None], strict=True):

@@ -195,6 +195,7 @@ def test_messages_name_what_is_near_and_cut_what_is_long():
     assert nearest("x", []) != nearest("x", ["abc"])
     word = "a" * 201
     assert shorten_words(f"found {word}'; do\nthis") == f"found {'a' * 100}...'; do this"
+    assert shorten_words(f"{word}')?;") == f"{'a' * 100}...)?;"
     assert shorten_words("a" * 200) == "a" * 200
     assert shown("short") == "'short'"
     long = shown({f"key {k}": "v" * 500 for k in range(50)})

@@ -84,3 +84,5 @@ def test_without_factors_numbers_are_independent():
     samples = copula.sample(4000, z, make_generator(0))
     assert (torch.corrcoef(samples.T) - torch.eye(3)).abs().max().item() < 0.1
     assert GaussianCopula(3, 9).rank == 3
+    nearly = GaussianCopula(50, 9).raw.detach()
+    assert 0.007 < float(nearly.square().mean().sqrt()) < 0.013

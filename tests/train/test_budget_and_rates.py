@@ -444,3 +444,25 @@ def test_first_losses_are_those_of_the_smallest_piece():
     whole.made = [whole.update(whole=True)]
     trainer = Trainer(whole, small_data.Rows(batch[:14]), config)
     assert [len(each["square"]) for each in trainer.first_losses()] == [3]
+
+
+class Ridge(Counted):
+    """The same with a weight that the loss does not read."""
+
+    def __init__(self, space):
+        super().__init__(space)
+        self.idle = nn.Parameter(torch.ones(2))
+        self.made = [Update("model", self.loss, [self.weight, self.idle])]
+
+
+def test_l_bfgs_with_weight_decay_finds_the_ridge():
+    """The mean of |x - w|^2 plus d |w|^2 / 2 is least at 2 E x / (2 + d)."""
+    space, batch = small_data.make("real")
+    model = Ridge(space)
+    config = TrainConfig(optimiser="lbfgs", weight_decay=0.5)
+    trainer = Trainer(model.double(), small_data.Rows(batch.double()), config)
+    for _ in range(12):
+        trainer.train_step(1.0)
+    due = 2 * batch.x.double().mean(0) / 2.5
+    torch.testing.assert_close(model.weight.detach(), due, atol=1e-6, rtol=1e-6)
+    assert model.idle.abs().max().item() < 1e-6
