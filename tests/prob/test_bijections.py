@@ -398,3 +398,21 @@ def test_passes_of_the_whole_network_equal_steps(warp):
         torch.testing.assert_close(found, due)
     for found, due in zip(layer.step(z, none, cached=False), layer.step(z, none), strict=True):
         torch.testing.assert_close(found, due)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 3, 2), (2, 2, 3), (1, 3, 5)])
+def test_borders_of_odd_sides_become_code(shape):
+    channels, height, width = shape
+    even = (channels, height - height % 2, width - width % 2)
+    layer = EvenPart(MultiScale([ActNorm(channels)], [even]), shape).double()
+    x = torch.randn(3, *shape, dtype=torch.float64)
+    z, _ = layer.inverse(x)
+    assert z.shape == (3, math.prod(shape))
+    torch.testing.assert_close(layer(z)[0], x)
+    layer.initialise_from_data(x)
+    inside, _ = layer.inside.inverse(x[:, :, : even[1], : even[2]])
+    torch.testing.assert_close(layer.inverse(x)[0][:, : math.prod(even)], inside)
+    border = layer.inverse(x)[0][:, math.prod(even) :]
+    outside = torch.ones(height, width, dtype=torch.bool)
+    outside[: even[1], : even[2]] = False
+    torch.testing.assert_close(border.sort(1).values, x[:, :, outside].flatten(1).sort(1).values)

@@ -13,10 +13,10 @@ from torch import nn
 
 from monge.core.abilities import HasLikelihood
 from monge.core.batch import Batch
-from monge.core.errors import UsageError
+from monge.core.errors import LostWorkerError, UsageError
 from monge.core.model import Model, Update, new_optimiser, take_step
 from monge.core.train_config import OptimiserConfig, TrainConfig
-from monge.train import batch_sampler
+from monge.train import batch_sampler, distributed
 from monge.train.batch_sampler import BatchSequence, EpochBatches, block_rows, bucketed
 from monge.train.budget import Budget
 from monge.train.cost_description import describe_cost, describe_cost_dict, duration, size
@@ -466,3 +466,61 @@ def test_l_bfgs_with_weight_decay_finds_the_ridge():
     due = 2 * batch.x.double().mean(0) / 2.5
     torch.testing.assert_close(model.weight.detach(), due, atol=1e-6, rtol=1e-6)
     assert model.idle.abs().max().item() < 1e-6
+
+
+class Doubled:
+    """What `all_reduce` among two processes with the same gradients returns, once it is waited
+    for."""
+
+    def __init__(self, flat):
+        self.flat = flat
+
+    def wait(self):
+        self.flat.mul_(2)
+
+
+def test_large_gradients_are_sent_early_from_the_last_to_the_first(monkeypatch):
+    sent = []
+
+    def all_reduce(flat, async_op):
+        assert async_op
+        sent.append(len(flat))
+        return Doubled(flat)
+
+    monkeypatch.setattr(distributed.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(distributed, "EARLY_BYTES", 16)
+    sizes = (3, 1, 2, 3, 2)
+    params = [nn.Parameter(torch.ones(size)) for size in sizes]
+    params.insert(0, nn.Parameter(torch.ones(2, dtype=torch.float64)))
+    pair = distributed.Workers(0, 2)
+    assert distributed.early_messages(params[1:3], pair) is None  # 16 bytes
+    assert distributed.early_messages(params[1:], distributed.ALONE) is None
+    messages = distributed.early_messages(params, pair)
+    assert [[len(param) for param in each] for each in messages.waiting] == [
+        [2, 3],
+        [2, 1, 3],
+        [2],
+    ]
+    with messages.sending():
+        (params[5] * params[4].sum()).sum().backward()
+        assert sent == [5]
+        (3 * params[3].sum() + params[1].sum()).backward()
+        assert sent == [5]  # of the second message one gradient has not come
+    found = messages.sums()
+    assert sent == [5, 6, 2]
+    due = (0, 2 * 1, 0, 2 * 3, 2 * 2, 2 * 3)
+    for param, value in zip(params, due, strict=True):
+        assert found[id(param)].tolist() == [value] * len(param)
+        assert found[id(param)].dtype == param.dtype
+    assert not any(param._post_accumulate_grad_hooks for param in params)
+
+
+def test_lost_workers_are_named_and_other_errors_are_not():
+    for computing, words, named in (
+        (False, "anything", True),
+        (True, "gloo: Connection reset by peer", True),
+        (True, "shapes differ", False),
+    ):
+        with pytest.raises(RuntimeError) as caught, distributed.naming_lost_workers(computing):
+            raise RuntimeError(words)
+        assert isinstance(caught.value, LostWorkerError) == named
