@@ -169,6 +169,7 @@ def test_the_detail_is_the_place_in_a_run_and_the_slope_of_a_number(fitted):
     close = (found - slopes - inside.sum(1)).abs() < 1e-4
     assert close.double().mean() > 0.97  # a few steps cross a knot of the map
     only = RowEmbedding(Space(kind="label", size=3)).double()
+    assert only.atoms.shape == (0, 0)
     assert not only.detail(torch.tensor([[1.0], [2.0]])).any()
 
 

@@ -524,3 +524,16 @@ def test_lost_workers_are_named_and_other_errors_are_not():
         with pytest.raises(RuntimeError) as caught, distributed.naming_lost_workers(computing):
             raise RuntimeError(words)
         assert isinstance(caught.value, LostWorkerError) == named
+
+
+def test_evaluations_come_once_an_epoch_within_limits():
+    space, batch = small_data.make("real")
+    for each, rows, due in ((10, 700, 70), (10, 300, 50), (1, 1000, 1000), (1, 999, 999)):
+        trainer = Trainer(
+            Counted(space), small_data.Rows(batch[:rows]), TrainConfig(batch_size=each)
+        )
+        assert (trainer.epoch_steps, trainer.eval_every) == (rows // each, due)
+    many = small_data.Rows(Batch(torch.zeros(1100, 2)))
+    assert Trainer(Counted(space), many, TrainConfig(batch_size=1)).eval_every == 1000
+    own = TrainConfig(batch_size=1, eval_every=7)
+    assert Trainer(Counted(space), many, own).eval_every == 7
