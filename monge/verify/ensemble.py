@@ -94,6 +94,7 @@ def every_data_set() -> Tensor:
     return truth(PLACES) + torch.cartesian_prod(NOISE, NOISE, NOISE)
 
 
+@torch.no_grad()
 def every_fit() -> Ensemble:
     """An ensemble of predictors of a number from another, each with its last layer fitted to one
     of the datasets by least squares."""

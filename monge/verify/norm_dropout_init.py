@@ -319,7 +319,7 @@ def x30_built_weights_have_their_variance() -> Residual:
 
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2; Zhang, Dauphin & Ma 2019,
     Fixup Initialization."""
-    missed, width, entries = [], 128, torch.arange(32)
+    missed, width, entries = [], 64, torch.arange(32)
     for depth in (8, 20, 40):
         for name in ("relu", "leaky", "elu", "selu", "silu", "gelu"):
             for residual in (True, False) if name not in UNSTABLE else (True,):
