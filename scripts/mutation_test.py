@@ -564,9 +564,10 @@ def main() -> None:
         print("recording which test enters which function", flush=True)
         child = os.fork()
         if not child:
-            run_pytest(asked.tests, Recorder(asked.map))
-            os._exit(0)
-        os.waitpid(child, 0)
+            os._exit(run_pytest(asked.tests, Recorder(asked.map)))
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) > 1:  # 1 if some fail
+            sys.exit("expected tests that can be collected, found errors; run pytest to see them")
     every = list(sites(asked.packages))
     chosen = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
     injector = Injector(chosen, json.loads(asked.map.read_text()), asked.seconds)
