@@ -341,3 +341,18 @@ def test_findings_are_counted_over_members(monkeypatch):
     assert set(found) == {"a", "b"}
     assert "2 of 3" in found["a"]
     assert "1 of 3" in found["b"]
+
+
+def test_the_mean_of_a_name_is_its_most_probable_code():
+    columns = (Space(kind="real", name="a"), Space(kind="label", size=3, name="b"))
+    given = {"x": Space(kind="real", shape=(2,))}
+    space = Space(kind="columns", shape=(2,), columns=columns, given=given)
+    member = registry.find("predict.mlp").smallest_config(space)
+    model = Ensemble.Config(member=member, members=3).build(space).double().eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(generator=make_generator(parameter.numel()))
+    rows = {"x": Batch(torch.randn(20, 2, generator=make_generator(1)).double())}
+    mean, each = model.mean(rows), torch.stack([one.mean(rows) for one in model.each])
+    torch.testing.assert_close(mean[:, 0], each[:, :, 0].mean(0))
+    codes = model.marginals(rows).probabilities[1].argmax(1)
+    assert torch.equal(mean[:, 1], codes.double())

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from monge.core.model import exporting
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.bijections.autoregressive import AutoregressiveBijection
 from monge.prob.bijections.base import Bijection, Compose, Inverse
@@ -416,3 +417,27 @@ def test_borders_of_odd_sides_become_code(shape):
     outside = torch.ones(height, width, dtype=torch.bool)
     outside[: even[1], : even[2]] = False
     torch.testing.assert_close(border.sort(1).values, x[:, :, outside].flatten(1).sort(1).values)
+
+
+def test_a_matrix_begins_with_the_scales_of_the_entries():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(5000, 3, dtype=torch.float64, generator=g)
+    x = x @ torch.tensor([[3.0, 0.3, 0.0], [0.0, 0.6, 0.5], [0.0, 0.0, 4.0]]).double()
+    mix = LULinear(3, rotate=False).double()
+    mix.initialise_from_data(x)
+    cov = torch.cov(mix.inverse(x)[0].T)
+    torch.testing.assert_close(cov, torch.eye(3).double(), atol=0.05, rtol=0)
+    for few in (x[:3], x.reshape(-1, 3, 4)[:, :, :2]):  # no more rows than entries, or images
+        same = LULinear(3, rotate=False).double()
+        before = {name: value.clone() for name, value in same.state_dict().items()}
+        same.initialise_from_data(few)
+        assert all(torch.equal(value, before[name]) for name, value in same.state_dict().items())
+
+
+def test_exported_steps_are_passes():
+    layer = autoregressive(AffineMap()).double()
+    z = torch.randn(5, 4, dtype=torch.float64)
+    plain = layer.step(z, z.new_zeros(5, 0))
+    with exporting():
+        found = layer.step(z, z.new_zeros(5, 0))
+    torch.testing.assert_close(found, plain)

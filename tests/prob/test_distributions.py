@@ -314,3 +314,17 @@ def test_a_mixed_number_counts_its_states_and_its_mode_is_an_atom_of_more_than_h
         assert number.mode(heavy).tolist() == [value, value]
     torch.testing.assert_close(number.mode(start), plain)
     assert isinstance(number, Distribution)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_the_mixture_of_a_number_starts_at_its_mean_and_scale(name):
+    part = replace(BOUNDS[name], scale=(0.01,))
+    number = MixedNumber([part], None, 1).double()
+    t, slope = number.coordinate(torch.tensor([3.0]).double())
+    torch.testing.assert_close(number.number.shift, t, rtol=1e-5, atol=0)
+    torch.testing.assert_close(number.number.scale, 0.01 * slope.exp(), rtol=1e-5, atol=0)
+    values = torch.tensor([2.0, 4.0, 6.0, torch.nan]).double()[:, None]
+    seen = torch.ones_like(values, dtype=torch.bool)
+    optional = MixedNumber([replace(part, optional=True)], None, 1).double()
+    optional.fit(values, seen)
+    assert optional.share.tolist() == [[3.5, 1.5]]

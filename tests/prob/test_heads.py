@@ -176,3 +176,15 @@ def test_an_entry_alone_is_as_it_is_among_the_others():
     assert not space.empty(there).any()
     assert (present[:, [0, 2]] == 0).all()
     assert (present[:, [1, 3, 4]] < 0).all()
+
+
+@pytest.mark.parametrize("columns", [(REAL, LABEL), (LABEL, REAL, LABEL), (COUNTS, BINARY)])
+def test_two_groups_keep_the_order_of_the_columns(columns):
+    head = head_of(Space(kind="columns", shape=(len(columns),), columns=columns))
+    params, noise = params_of(head, 9), head.noise(9, make_generator(2))
+    x = head.sample(params, noise)
+    assert x.shape == (9, len(columns))
+    for i, column in enumerate(columns):
+        alone, own = head_of(column), params[:, head.slices[i]]
+        assert torch.equal(alone.sample(own, noise[:, i : i + 1])[:, 0], x[:, i])
+        torch.testing.assert_close(alone.mean(own)[:, 0], head.mean(params)[:, i])

@@ -11,6 +11,7 @@ import small_data
 import torch
 from torch import nn
 
+from monge import registry
 from monge.core.abilities import HasLikelihood
 from monge.core.batch import Batch
 from monge.core.errors import LostWorkerError, UsageError
@@ -35,7 +36,14 @@ from monge.train.optimiser import (
     schedule_length,
     unpack,
 )
-from monge.train.step_memory import one_each, one_slice, state_slots
+from monge.train.step_memory import (
+    TooLargeError,
+    is_too_large,
+    one_each,
+    one_slice,
+    state_slots,
+    step_memory,
+)
 from monge.train.trainer import Trainer, refuse_weights
 
 
@@ -106,6 +114,8 @@ def test_a_cost_is_described_by_its_numbers():
     assert "steps" not in one
     assert "1 step;" in describe_cost(replace(cost, epoch_steps=1), "1h")
     assert "(1 step)" in describe_cost(cost, "2s")
+    assert "2 steps;" in describe_cost(replace(cost, epoch_steps=2), "1h")
+    assert "2 steps" in describe_cost(replace(cost, limit=2), "1h")
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -537,3 +547,39 @@ def test_evaluations_come_once_an_epoch_within_limits():
     assert Trainer(Counted(space), many, TrainConfig(batch_size=1)).eval_every == 1000
     own = TrainConfig(batch_size=1, eval_every=7)
     assert Trainer(Counted(space), many, own).eval_every == 7
+
+
+def test_a_step_is_taken_in_training_mode():
+    space, batch = small_data.make("real")
+    trainer = Trainer(Counted(space), small_data.Rows(batch), TrainConfig(batch_size=10))
+    trainer.model.eval()
+    trainer.train_step(1.0)
+    assert trainer.model.training
+
+
+def test_sizes_that_were_refused_are_told_from_other_errors():
+    assert is_too_large(TooLargeError())
+    assert is_too_large(OverflowError("x"))
+    assert is_too_large(RuntimeError("Storage size calculation Overflowed"))
+    assert not is_too_large(RuntimeError("shapes"))
+    assert not is_too_large(ValueError("overflow"))
+
+
+def test_pieces_of_a_batch_take_their_part_of_the_memory():
+    space, batch = small_data.make("real")
+    rows = small_data.Rows(batch)
+    found = {}
+    for pieces in (1, 4):
+        model = Counted(space)
+        model.net = nn.Linear(2, 500)
+        model.loss = lambda each, model=model: {"sum": model.net(each.x).tanh().sum(1)}
+        update = Update("model", model.loss, list(model.net.parameters()))
+        model.made = [update]
+        found[pieces] = step_memory(model, rows, [update], 400, "fp32", pieces).peak
+    assert 2 < found[1] / found[4] < 4.5
+
+
+def test_a_preset_is_the_default_unless_a_model_says_otherwise():
+    space, _ = small_data.make("real")
+    owner = registry.find("made")
+    assert owner.preset("any", space) == owner.defaults(space).config
