@@ -5,15 +5,17 @@
 draws changes of syntax trees (comparisons, arithmetic, constants, booleans, returns) from the
 packages, each uniformly among all places inside functions. No file is changed: pytest collects the
 tests once, and a process forked from it exchanges the code of one function for each change. Only
-tests that enter the changed function run, the most specific first, until one fails. Survivors are
-printed with the share of all changes that survive and its 95 % interval. Which test enters which
-function is recorded once, in --map. It needs a system that can fork.
+tests that run the changed statement are run, the most specific first, until one fails; a test
+that notices a change has to pass without it, in such a process too. Survivors are printed with the
+share of all changes that survive and its 95 % interval. Which test runs which lines is recorded
+once, in --map. Processes that a test starts have the change too. It needs a system that can fork.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import atexit
 import copy
 import gc
 import importlib
@@ -23,10 +25,12 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -38,7 +42,7 @@ LIBRARY = ROOT / "monge"
 PACKAGES = ("core", "prob", "solve", "train")
 TESTS = (
     *(f"tests/{name}" for name in ("core", "prob", "solve", "train", "evaluate", "verify")),
-    "tests/test_properties.py",
+    *(f"tests/test_{name}.py" for name in ("properties", "theory", "oracles", "verify")),
 )
 IGNORED = ("tests/verify/test_examines.py", "tests/verify/test_mutants.py")
 """Tests that watch calls or change code themselves."""
@@ -64,13 +68,20 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-SECONDS, LONGEST = 8.0, 12.0
+SECONDS, LONGEST = 8.0, 5.0
 """Seconds of computing after which the tests of a change are ended, which counts as noticed,
 beyond those that they take without it, and how long these may be."""
-HUNG = 60.0
+HUNG = 300.0
 """Seconds of waiting after which a change counts neither as noticed nor as survived."""
+TRACED_CALLS = 100
+"""Calls of a function in a test whose lines are recorded."""
 LEFT_OUT = (ast.Raise, ast.Assert, ast.AnnAssign, ast.arguments)
 """Messages, promises to the type checker, annotations and defaults."""
+KEYWORDS = ("strict", "fused", "foreach", "non_blocking")
+"""Arguments left out too: that zip has to find equal lengths is an assertion, the others are how
+torch computes the same numbers sooner."""
+WAYS = ("prob/bijections/linear.py:LULinear.is_small_batch",)
+"""Functions left out, which only choose between two ways to the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class Site:
     number: int
     function: str  # qualified name
     line: int
+    lines: range  # those of its statement, counted from the line of the function
     before: str
     after: str
 
@@ -101,7 +113,9 @@ def changed(node: ast.AST) -> ast.AST | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         return node.operand
     if isinstance(node, ast.Return) and node.value is not None:
-        return ast.Return(ast.Constant(None))
+        same = isinstance(node.value, ast.Constant) and node.value.value is None
+        if not same:  # the value stays, so that the function keeps the names that it closes over
+            return ast.Return(ast.IfExp(ast.Constant(False), node.value, ast.Constant(None)))
     return None
 
 
@@ -109,16 +123,26 @@ class Walk(ast.NodeTransformer):
     """Counts the places for a fault inside functions, and makes the one that is asked for."""
 
     def __init__(self, wanted: int = -1) -> None:
-        self.wanted, self.names = wanted, list[str]()
-        self.inside, self.found = 0, list[tuple[str, ast.AST, ast.AST]]()
+        self.wanted, self.names, self.starts = wanted, list[str](), list[int]()
+        self.lines = range(0)  # of the statement that is visited
+        self.inside, self.found = 0, list[tuple[str, range, ast.AST, ast.AST]]()
 
     def scope(self, node: Any, function: bool) -> ast.AST:
         self.names.append(node.name)
+        self.starts.append(node.lineno)
         self.inside += function
         node.body = [self.visit(each) for each in node.body]
         self.inside -= function
+        self.starts.pop()
         self.names.pop()
         return node
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.stmt) and self.starts:
+            body = getattr(node, "body", None)
+            end = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or node.lineno
+            self.lines = range(node.lineno - self.starts[-1], end + 1 - self.starts[-1])
+        return super().visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self.scope(node, True)
@@ -127,10 +151,10 @@ class Walk(ast.NodeTransformer):
         return self.scope(node, False)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, LEFT_OUT):
+        if isinstance(node, LEFT_OUT) or (isinstance(node, ast.keyword) and node.arg in KEYWORDS):
             return node
         if self.inside and (new := changed(node)) is not None:
-            self.found.append((".".join(self.names), node, new))
+            self.found.append((".".join(self.names), self.lines, node, new))
             if len(self.found) - 1 == self.wanted:
                 return ast.fix_missing_locations(ast.copy_location(new, node))
         return super().generic_visit(node)
@@ -141,12 +165,15 @@ def sites(packages: list[str]) -> Iterator[Site]:
         for path in sorted((LIBRARY / package).rglob("*.py")):
             walk = Walk()
             walk.visit(ast.parse(path.read_text()))
-            for number, (function, old, new) in enumerate(walk.found):
+            for number, (function, lines, old, new) in enumerate(walk.found):
+                if f"{path.relative_to(LIBRARY)}:{function}" in WAYS:
+                    continue
                 yield Site(
                     str(path.relative_to(LIBRARY)),
                     number,
                     function,
                     getattr(old, "lineno", 0),
+                    lines,
                     ast.unparse(old)[:80],
                     ast.unparse(new)[:80],
                 )
@@ -171,70 +198,193 @@ def inner(code: CodeType, name: str) -> CodeType:
     return [each for each in found if each.co_name == name][-1]
 
 
-def inject(site: Site) -> bool:
+CHANGE, RECORD = "MUTATION_SITE", "MUTATION_LINES"
+"""Variables that tell a process which a test starts of its change, or where to write its lines."""
+
+
+def reach_children() -> None:
+    """Let Python processes that are started from here call `in_child` first."""
+    folder = Path(tempfile.mkdtemp())
+    here = str(Path(__file__).parent)
+    lines = f"import sys; sys.path.insert(0, {here!r}); import mutation_test as m; m.in_child()"
+    (folder / "sitecustomize.py").write_text(lines)
+    paths = (str(folder), os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def in_child() -> None:
+    """Make the change that the environment names, or write the lines that run."""
+    if CHANGE in os.environ:
+        path, _, number = os.environ[CHANGE].rpartition(":")
+        file, plain = str(LIBRARY / path), SourceFileLoader.get_code
+
+        def get_code(self: SourceFileLoader, name: str) -> CodeType | None:
+            if self.path != file:
+                return plain(self, name)
+            tree = Walk(int(number)).visit(ast.parse(Path(file).read_text()))
+            return compile(tree, file, "exec", dont_inherit=True)
+
+        SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    elif RECORD in os.environ:
+        lines = Lines()
+        sys.settrace(lines.call)
+
+        def write() -> None:
+            sys.settrace(None)
+            path = Path(os.environ[RECORD], f"{os.getpid()}.json")
+            path.write_text(json.dumps(sorted(lines.seen)))
+
+        atexit.register(write)
+
+
+Functions = dict[str, list[FunctionType]]
+
+
+def library_functions() -> Functions:
+    """The functions of the packages that were imported, by the path of their code."""
+    found: Functions = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(str(LIBRARY)):
+            found.setdefault(each.__code__.co_filename, []).append(each)
+    return found
+
+
+def inject(site: Site, known: Functions) -> bool:
     """Exchange the code of every function object that a change concerns; whether there is one."""
-    name = ".".join(("monge", *Path(site.path).with_suffix("").parts))
-    importlib.import_module(name.removesuffix(".__init__"))
     old, new = changed_code(site)
-    gc.unfreeze()  # frozen objects are not listed
-    functions = [
-        each
-        for each in gc.get_objects()
-        if isinstance(each, FunctionType) and each.__code__ == old
-    ]
+    file = str(LIBRARY / site.path)
+    if file not in known:  # nothing has imported it yet
+        name = ".".join(("monge", *Path(site.path).with_suffix("").parts))
+        importlib.import_module(name.removesuffix(".__init__"))
+        known = library_functions()
+    functions = [each for each in known[file] if each.__code__ == old]
     for each in functions:
         each.__code__ = new
     return bool(functions)
 
 
+def functions_of(path: Path) -> list[tuple[str, int]]:
+    """For each line of a file the innermost function around it, and the line it begins at."""
+    text = path.read_text()
+    found = [("", 0)] * (text.count("\n") + 2)
+
+    def walk(node: ast.AST, names: tuple[str, ...], function: bool) -> None:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names, function = (*names, node.name), isinstance(node, ast.FunctionDef)
+            if function:
+                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                    found[line] = ".".join(names), node.lineno
+        for each in ast.iter_child_nodes(node):
+            walk(each, names, function)
+
+    walk(ast.parse(text), (), False)
+    return found
+
+
+class Lines:
+    """The lines of the packages that run while `call` is the trace function."""
+
+    def __init__(self) -> None:
+        self.own = tuple(f"{LIBRARY}/{package}/" for package in PACKAGES)
+        self.known: dict[CodeType, bool] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        self.seen: set[tuple[str, int]] = set()
+        self.calls: Counter[CodeType] = Counter()
+
+    def call(self, frame: Any, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if code not in self.known:
+            self.known[code] = code.co_filename.startswith(self.own)
+        if not self.known[code]:
+            return None
+        self.calls[code] += 1
+        return self.line if self.calls[code] <= TRACED_CALLS else None
+
+    def line(self, frame: Any, event: str, _: Any) -> Any:
+        if event == "line":
+            self.seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return self.line
+
+
 class Recorder:
-    """A pytest plugin: which functions of the packages each test enters, and how long it takes.
-    Tests that the file knows are left out, and what is found is kept from time to time."""
+    """A pytest plugin: which lines of functions of the packages each test runs, and how long it
+    takes; the lines of a fixture are those of every test that takes it. Lines count from that of
+    their function, so that what is above it may change. Tests that the file knows are left out,
+    and what is found is kept from time to time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entered: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        self.known: dict[Any, str | None] = {}
+        self.files: dict[str, list[tuple[str, int]]] = {}
+        self.lines = Lines()
+        self.fixtures: dict[tuple[str, str], set[tuple[str, int]]] = {}
+        self.failed: set[str] = set()
+        self.folder = Path(tempfile.mkdtemp())
+        os.environ[RECORD] = str(self.folder)
+        reach_children()
 
-    def name(self, code: Any) -> str | None:
-        if code not in self.known:
-            path = code.co_filename
-            own = path.startswith(tuple(f"{LIBRARY}/{package}/" for package in PACKAGES))
-            inside = code.co_qualname.replace(".<locals>", "")
-            self.known[code] = f"{path[len(str(LIBRARY)) + 1 :]}:{inside}" if own else None
-        return self.known[code]
+    def gather(self) -> None:
+        """Add the lines of processes that have ended."""
+        for path in self.folder.glob("*.json"):
+            self.lines.seen |= {(file, line) for file, line in json.loads(path.read_text())}
+            path.unlink()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
-        seen: set[Any] = set()
-
-        def note(frame: Any, event: str, _: Any) -> None:
-            if event == "call":
-                seen.add(frame.f_code)
-
-        start = time.process_time()
-        sys.setprofile(note)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        before = self.lines.seen
+        self.lines.forget()
         try:
             return (yield)
         finally:
-            sys.setprofile(None)
-            functions = sorted({name for code in seen if (name := self.name(code)) is not None})
+            self.gather()
+            if fixturedef.scope != "function":
+                key = request.node.nodeid.partition("::")[0], fixturedef.argname
+                self.fixtures.setdefault(key, set()).update(self.lines.seen)
+            self.lines.seen = self.lines.seen | before
+
+    def functions(self) -> dict[str, list[int]]:
+        """The lines that were seen, by function."""
+        found: dict[str, list[int]] = {}
+        for path, line in sorted(self.lines.seen):
+            if path not in self.files:
+                self.files[path] = functions_of(Path(path))
+            name, start = self.files[path][line]
+            if name:
+                below = str(Path(path).relative_to(LIBRARY))
+                found.setdefault(f"{below}:{name}", []).append(line - start)
+        return found
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        self.lines.forget()
+        start = time.process_time()
+        sys.settrace(self.lines.call)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
             seconds = time.process_time() - start
-            self.entered[item.nodeid] = {"functions": functions, "seconds": seconds}
+            self.gather()
+            file = item.nodeid.partition("::")[0]
+            for name in item.fixturenames:
+                self.lines.seen |= self.fixtures.get((file, name), set())
+            self.entered[item.nodeid] = {"functions": self.functions(), "seconds": seconds}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.entered.setdefault(report.nodeid, {})["failed"] = True
+            self.failed.add(report.nodeid)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = [item for item in items if item.nodeid not in self.entered]
 
     def pytest_runtest_logfinish(self) -> None:
-        if len(self.entered) % 50 == 0:
+        if len(self.entered) % 500 == 0:
             self.pytest_sessionfinish()
 
     def pytest_sessionfinish(self) -> None:
-        good = {name: each for name, each in self.entered.items() if not each.get("failed")}
+        good = {name: each for name, each in self.entered.items() if name not in self.failed}
         self.path.write_text(json.dumps(good))
 
 
@@ -245,44 +395,55 @@ class Injector:
     def __init__(self, chosen: Sequence[Site], tests: dict[str, Any], seconds: float) -> None:
         self.chosen, self.tests, self.seconds = chosen, tests, seconds
         self.found: dict[str, list[Site]] = {}
+        self.items: dict[str, Any] = {}
+        self.functions: Functions = {}
+        self.sound: set[str] = set()  # tests that notice a change and pass without one
+        self.pipe = -1  # where a process names the test that fails
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        items = {item.nodeid: item for item in session.items}
+        self.items = {item.nodeid: item for item in session.items}
+        reach_children()
         sys.stdout.flush()
-        self.warm(items)
+        self.warm()
+        self.functions = library_functions()
         gc.collect()
         gc.freeze()  # children that collect garbage would copy all pages
         begun = time.monotonic()
         for number, site in enumerate(self.chosen, 1):
             if time.monotonic() - begun > self.seconds:
                 break
-            covering = [name for name in self.covering(site) if name in items]
             start = time.monotonic()
-            verdict = self.verdict(site, [items[name] for name in covering])
+            verdict, tried, noticed = self.verdict(site)
             self.found.setdefault(verdict, []).append(site)
             spent = time.monotonic() - start
             text = (
-                f"{number:4d} {verdict:11s} {len(covering):3d} tests {spent:5.1f} s"
-                f" {site.path}:{site.line} {site.function}: {site.before}  ->  {site.after}\n"
+                f"{number:4d} {verdict:11s} {tried:3d} tests {spent:5.1f} s"
+                f" {site.path}:{site.line} {site.function}: {site.before}  ->  {site.after}"
+                f"  {noticed}\n"
             )
             os.write(OUT, text.encode())
         return True
 
-    def warm(self, items: dict[str, Any]) -> None:
+    def warm(self) -> None:
         """Run the quickest test of each file, so that what tests import when they run is imported
         once and not in every process."""
         quickest: dict[str, str] = {}
-        for name in sorted(items, key=lambda name: self.tests.get(name, {}).get("seconds", 1e9)):
+        known = [name for name in self.items if name in self.tests]
+        for name in sorted(known, key=lambda name: self.tests[name]["seconds"]):
             quickest.setdefault(name.partition("::")[0], name)
         for name in quickest.values():
-            item = items[name]
+            item = self.items[name]
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
 
     def covering(self, site: Site) -> list[str]:
-        """The tests that enter the changed function: those of its own file first, then those that
+        """The tests that run the changed statement: those of its own file first, then those that
         enter few functions; as many as take some seconds."""
         own, stem = f"{site.path}:{site.function}", Path(site.path).stem
-        found = [name for name, each in self.tests.items() if own in each["functions"]]
+        found = [
+            name
+            for name, each in self.tests.items()
+            if name in self.items and any(n in site.lines for n in each["functions"].get(own, ()))
+        ]
 
         def order(name: str) -> tuple[bool, float]:
             each = self.tests[name]
@@ -295,28 +456,51 @@ class Injector:
             if chosen and spent > LONGEST:
                 break
             chosen.append(name)
-        return chosen
+        files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
+        return sorted(chosen, key=lambda name: files.index(name.partition("::")[0]))
 
-    def verdict(self, site: Site, items: list[Any]) -> str:
-        if not items:
-            return "not entered"
-        expected = sum(self.tests[item.nodeid]["seconds"] for item in items)
+    def verdict(self, site: Site) -> tuple[str, int, str]:
+        """What became of a change, how many tests were to run and which of them noticed it."""
+        while names := self.covering(site):
+            found, noticed = self.attempt(site, names)
+            if found != "killed" or noticed in self.sound:
+                break
+            if self.attempt(None, [noticed])[0] == "SURVIVED":
+                self.sound.add(noticed)
+                break
+            del self.tests[noticed]
+            os.write(OUT, f"left out, since it fails without a change: {noticed}\n".encode())
+        else:
+            return "not entered", 0, ""
+        return found, len(names), noticed
+
+    def attempt(self, site: Site | None, names: list[str]) -> tuple[str, str]:
+        """Run tests in a process with a change, or with none; the first that fails."""
+        expected = sum(self.tests[name]["seconds"] for name in names)
+        reader, self.pipe = os.pipe()
         child = os.fork()
         if not child:
-            self.run(site, items, SECONDS + expected)
+            os.close(reader)
+            self.run(site, [self.items[name] for name in names], SECONDS + expected)
+        os.close(self.pipe)
         limit, done, status = time.monotonic() + HUNG, 0, 0
         while not done:
             done, status = os.waitpid(child, os.WNOHANG)
             if not done and time.monotonic() > limit:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return "hung"
+                os.close(reader)
+                return "hung", ""
             time.sleep(0.01)
+        with os.fdopen(reader) as file:
+            noticed = file.read()
         if os.WIFSIGNALED(status):
-            return "timed out" if os.WTERMSIG(status) == signal.SIGPROF else "killed"
-        return {0: "SURVIVED", 3: "no function"}.get(os.WEXITSTATUS(status), "killed")
+            timed = os.WTERMSIG(status) == signal.SIGPROF
+            return ("timed out" if timed else "killed"), noticed or names[0]
+        verdict = {0: "SURVIVED", 3: "no function"}.get(os.WEXITSTATUS(status), "killed")
+        return verdict, noticed or (names[0] if verdict == "killed" else "")
 
-    def run(self, site: Site, items: list[Any], seconds: float) -> None:
+    def run(self, site: Site | None, items: list[Any], seconds: float) -> None:
         """Run the tests under the change and end the process: 0 if all pass."""
         code = 1
         try:
@@ -324,8 +508,12 @@ class Injector:
             for stream in (0, 1, 2):
                 os.dup2(sink, stream)
             signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process
-            if not inject(site):
-                os._exit(3)
+            code = 3
+            if site is not None:
+                os.environ[CHANGE] = f"{site.path}:{site.number}"
+                if not inject(site, self.functions):
+                    os._exit(code)
+            code = 1
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             code = 0
@@ -333,7 +521,8 @@ class Injector:
             os._exit(code)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed:
+        if report.failed and self.pipe >= 0:
+            os.write(self.pipe, report.nodeid.encode())
             os._exit(1)
 
 
@@ -344,8 +533,8 @@ OUT = os.dup(1)
 def run_pytest(tests: Sequence[str], plugin: Any) -> int:
     """Collect the tests with a plugin that says what happens with them."""
     left_out = [f"--deselect={path}" for path in IGNORED]
-    quiet = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist"]
-    own = ["-o", "addopts=", "-m", "not slow", *quiet[2:]]
+    unused = [f"-pno:{name}" for name in ("cacheprovider", "timeout", "xdist", "terminal")]
+    own = ["-o", "addopts=", "-m", "not slow", *unused]
     return int(pytest.main([*tests, *left_out, *own], [plugin]))
 
 
@@ -375,9 +564,10 @@ def main() -> None:
         print("recording which test enters which function", flush=True)
         child = os.fork()
         if not child:
-            run_pytest(asked.tests, Recorder(asked.map))
-            os._exit(0)
-        os.waitpid(child, 0)
+            os._exit(run_pytest(asked.tests, Recorder(asked.map)))
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) > 1:  # 1 if some fail
+            sys.exit("expected tests that can be collected, found errors; run pytest to see them")
     every = list(sites(asked.packages))
     chosen = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
     injector = Injector(chosen, json.loads(asked.map.read_text()), asked.seconds)

@@ -4,11 +4,12 @@
     ATEN_CPU_CAPABILITY=default python scripts/residuals.py --threads 2 --json ...
 
 examines every identity with several seeds, on the first small model if it needs one, and prints
-those whose tolerance is less than `--room` times the largest residual. Residuals in standard
-errors, and those of statements that something is large or different, are left out: their tolerance
-is a level of chance, or the statement itself. `--json FILE` keeps the largest residual of each
-beside its tolerance and the smallest residual under a fault of `monge verify --mutants` that it
-catches; a file that exists is joined, so that it covers several processors and numbers of threads.
+those that fail with one of them, and those whose tolerance is less than `--room` times the largest
+residual. The room of residuals in standard errors, and of statements that something is large or
+different, is not judged: their tolerance is a level of chance, or the statement itself. `--json
+FILE` keeps the largest residual of each beside its tolerance and the smallest residual under a
+fault of `monge verify --mutants` that it catches; a file that exists is joined, so that it covers
+several processors and numbers of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--room", type=float, default=10.0)
-    parser.add_argument("--longest", type=float, default=1.0, help="seconds of a check")
+    parser.add_argument("--longest", type=float, default=20.0, help="seconds of all its seeds")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="none is begun after")
     parser.add_argument("--faults", action="store_true", help="also measure under the mutants")
@@ -43,30 +44,41 @@ def main() -> None:
     start = time.monotonic()
     mutated = {mutant.check for mutant in MUTANTS}
     found: dict[str, dict[str, float | bool]] = {}
+    seeds = 0
     for identity in identities():
         if time.monotonic() - start > asked.seconds:
             break
         name, subject = identity.listing.name, None
         if identity.needs is not None:
-            rows = ((each, examine(identity, each)) for each in able(identity.needs))
-            subject = next((each for each, row in rows if row.skipped is None), None)
+            tried = ((each, examine(identity, each)) for each in able(identity.needs))
+            subject = next((each for each, row in tried if row.skipped is None), None)
             if subject is None:
                 continue
-        first = examine(identity, subject)
-        rounding = first.tolerance is not None and 0 < first.tolerance <= LARGEST
-        if first.residual is None or not rounding or first.seconds > asked.longest:
+        begun, rows = time.process_time(), []
+        for seed in range(asked.seeds):
+            rows.append(examine(identity, subject, seed))
+            if time.process_time() - begun > asked.longest:
+                break
+        values = [row.residual for row in rows if row.residual is not None]
+        limits = [row.tolerance for row in rows if row.tolerance is not None]
+        failed = [seed for seed, row in enumerate(rows) if row.passed is False]
+        if not limits:
+            print(f"{rows[0].error or rows[0].skipped}: {name}")
             continue
-        each = [examine(identity, subject, seed) for seed in range(1, asked.seeds)]
-        values = [row.residual for row in (first, *each) if row.residual is not None]
-        largest = max(values, default=math.nan)  # below 0 if a bound holds with room
-        tolerance = min(row.tolerance for row in (first, *each) if row.tolerance is not None)
-        failed = any(row.passed is False for row in (first, *each))
-        found[name] = {"largest": largest, "tolerance": tolerance, "failed": failed}
-        if failed or tolerance < asked.room * largest:
-            mark = "FAILED" if failed else "tight"
+        largest, tolerance = max(values), min(limits)  # below 0 if a bound holds with room
+        rounding = 0 < tolerance <= LARGEST
+        tight = rounding and tolerance < asked.room * largest
+        found[name] = {"largest": largest, "tolerance": tolerance, "rounding": rounding}
+        seeds += len(rows)
+        if failed or tight:
+            mark = f"FAILED with seeds {failed}" if failed else "tight"
             fault = " (a fault is known)" if name in mutated else ""
-            print(f"{mark:6s} {name}: largest {largest:.2g}, tolerance {tolerance:.2g}{fault}")
-    print(f"{len(found)} examined with {asked.seeds} seeds")
+            print(
+                f"{mark} {name}: largest {largest:.2g}, tolerance {tolerance:.2g}{fault}",
+                flush=True,
+            )
+    judged = sum(bool(each["rounding"]) for each in found.values())
+    print(f"{len(found)} examined, {seeds} times in all; the room of {judged} is judged")
     if asked.json:
         keep(asked.json, found, faults() if asked.faults else {}, asked.seeds, asked.threads)
 
@@ -91,7 +103,8 @@ def keep(path: Path, found: dict, fault: dict[str, float], seeds: int, threads: 
     kept["conditions"] = sorted({*kept["conditions"], how})
     for name, each in found.items():
         row = kept["identities"].setdefault(name, {"largest": -math.inf})
-        row |= {"tolerance": each["tolerance"], "largest": max(row["largest"], each["largest"])}
+        largest = max(row["largest"], each["largest"])
+        row |= {"tolerance": each["tolerance"], "largest": largest, "rounding": each["rounding"]}
     for name, value in fault.items():
         kept["identities"].setdefault(name, {})["smallest_fault"] = value
     path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")

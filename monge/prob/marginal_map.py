@@ -63,7 +63,7 @@ class MarginalMap(nn.Module):
             scores = torch.special.ndtri(levels.double())
             spread = float(t.std(correction=0)) or 1.0
             # Slopes within bounds, by moving knots apart and scores together.
-            gaps = knots.diff().clamp_min(float(scores.diff().min()) * spread / MAX_STRETCH)
+            gaps = knots.diff().clamp_min(scores.diff() * spread / MAX_STRETCH)
             rise = scores.diff().clamp_min(gaps / (spread * MAX_STRETCH))
             start = knots[KNOTS // 2] - gaps[: KNOTS // 2].sum()
             first = -rise[: KNOTS // 2].sum()

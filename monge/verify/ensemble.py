@@ -13,7 +13,11 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.ensemble import bootstrap
+from ..core.batch import Batch
+from ..core.ensemble import Ensemble, EnsembleMean, bootstrap
+from ..core.space import Space
+from ..models.predict.mlp import MLPPredictor
+from ..nn.mlp import MLP
 from ._helpers import most, standard_errors
 from .framework import Residual
 
@@ -31,15 +35,21 @@ ROWS, BAGS = 40, 1000
 def x46_error_is_bias_variance_and_noise() -> Residual:
     """E (f_D(x) - y)^2 = bias^2 + variance + noise over all datasets.
 
-    Examines: mathematics only.
+    f_D is the least-squares fit of the last layer of a network to the dataset D. The members of an
+    ensemble are fitted to one dataset each, so that the ensemble predicts E f_D(x).
+
+    Examines: core.ensemble, models.predict._base.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 3.2."""
     x = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64)
-    lines = torch.stack([line(targets, x) for targets in every_data_set()])  # (8, 9)
+    given = {"x": Batch(x)}
+    fitted = every_fit()
+    assert isinstance(fitted, EnsembleMean)
+    each = torch.stack([member.mean(given) for member in fitted.each])  # (8, 9)
     truths = truth(x) + NOISE[:, None]  # (2, 9)
-    error = (lines[:, None] - truths).square().mean((0, 1))
-    bias = (lines.mean(0) - truth(x)).square()
-    apart = bias + lines.var(0, correction=0) + truths.var(0, correction=0)
+    error = (each[:, None] - truths).square().mean((0, 1))
+    bias = (fitted.mean(given) - truth(x)).square()
+    apart = bias + each.var(0, correction=0) + truths.var(0, correction=0)
     return Residual(float((error - apart).abs().amax()), ROUNDING)
 
 
@@ -84,8 +94,18 @@ def every_data_set() -> Tensor:
     return truth(PLACES) + torch.cartesian_prod(NOISE, NOISE, NOISE)
 
 
-def line(targets: Tensor, x: Tensor) -> Tensor:
-    """The least-squares line through (PLACES, targets) at x."""
-    design = torch.stack([torch.ones_like(PLACES), PLACES], 1)
-    offset, slope = torch.linalg.lstsq(design, targets[:, None]).solution[:, 0]
-    return offset + slope * x
+@torch.no_grad()
+def every_fit() -> Ensemble:
+    """An ensemble of predictors of a number from another, each with its last layer fitted to one
+    of the datasets by least squares."""
+    space = Space(kind="real", given={"x": Space(kind="real", name="x")})
+    member = MLPPredictor.Config(net=MLP.Config(width=1, depth=1))
+    fitted: Ensemble = Ensemble.Config(member=member, members=8).build(space).double().eval()
+    for predictor, targets in zip(fitted.each, every_data_set(), strict=True):
+        for weight in predictor.trunk.parameters():
+            weight.fill_(1.0)
+        h = predictor.trunk({"x": Batch(PLACES)})[:, 0]  # (3,)
+        slope = (h - h.mean()) @ targets / (h - h.mean()).square().sum()
+        predictor.out.weight[0] = slope
+        predictor.out.bias[0] = targets.mean() - slope * h.mean()
+    return fitted

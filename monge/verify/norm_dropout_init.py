@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -305,6 +306,44 @@ def x30_linear_layers_keep_the_variance() -> Residual:
     Source: Glorot & Bengio 2010, Understanding the Difficulty of Training Deep Feedforward
     Networks."""
     return Residual(growth("identity", "he"), MAX_STANDARD_ERRORS)
+
+
+def x30_built_weights_have_their_variance() -> Residual:
+    """Var W = alpha / D_in in every map of a network as models build it; 1 / alpha = E a(z)^2.
+
+    The first map reads inputs, so that its alpha is 1. Each of the n maps that are added to their
+    input has 1 / n of the variance, and 1 / n^2 if the function has one sign. Perceptrons and
+    masked ones at depths 8, 20 and 40; left out are chains that are rescaled layer by layer.
+
+    Examines: nn.mlp, nn.autoregressive.masked_mlp.
+
+    Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2; Zhang, Dauphin & Ma 2019,
+    Fixup Initialization."""
+    missed, width, entries = [], 64, torch.arange(32)
+    for depth in (8, 20, 40):
+        for name in ("relu", "leaky", "elu", "selu", "silu", "gelu"):
+            for residual in (True, False) if name not in UNSTABLE else (True,):
+                config = MLP.Config(width=width, depth=depth, activation=name, residual=residual)
+                missed.append(variance_off(config.build(32, 64).linears, name, residual))
+        masked = MaskedMLP.Config(width=width, depth=depth, direct=False)
+        net = masked.build(entries, entries.repeat(2), entries[None])
+        missed.append(variance_off(net.maps(), masked.activation, masked.residual))
+    return Residual(most(missed), MAX_STANDARD_ERRORS)
+
+
+def variance_off(maps: Sequence[nn.Linear], name: Pointwise, residual: bool) -> float:
+    """By how many standard errors the variance of the weights is off."""
+    z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    moment = float(torch.trapezoid(activation(name)(z.clone()).square() * density, z))
+    added, squares = len(maps) - 2, []
+    for place, layer in enumerate(maps):
+        alpha = 1 / moment if place else 1.0
+        between = residual and 0 < place <= added
+        share = added ** (2 if name in ("relu", "leaky") else 1) if between else 1
+        scale = layer.in_features * share / alpha
+        squares.append(layer.weight.detach().double().square().flatten() * scale)
+    return standard_errors(torch.cat(squares), torch.ones(()))
 
 
 def x30_built_networks_keep_the_variance() -> Residual:

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monge.core.config import MAX_INT, Config, Configured, Overrides, Range, RunRef
-from monge.core.config_help import help_of
+from monge.core.config import (
+    MAX_INT,
+    Config,
+    Configured,
+    Overrides,
+    Range,
+    RunRef,
+    as_settings,
+)
+from monge.core.config_help import choices_of, help_of
 from monge.core.errors import UsageError
 from monge.core.space import Space
 from monge.core.train_config import OptimiserConfig, TrainConfig
@@ -199,3 +207,27 @@ def test_other_common_names_of_training_settings_lead_to_the_right_one(kind):
             kind().override(f"{name}=1")
     with pytest.raises(UsageError, match=r"'learing_rate'.* lr\?"):
         kind().override("learing_rate=1")
+
+
+def test_keywords_are_typed_settings():
+    fields = {"latent": 8, "train": {"lr": 1e-3, "sizes": [1, 2]}, "on": True, "maybe": None}
+    assert [*as_settings(fields)] == [
+        "latent=8",
+        "train.lr=0.001",
+        "train.sizes=1,2",
+        "on=true",
+        "maybe=none",
+    ]
+    with pytest.raises(UsageError, match="net"):
+        [*as_settings({"net": TrainConfig()})]
+
+
+def test_choices_are_read_through_unions():
+    class Chosen(Config):
+        plain: int = 3
+        one: Literal["a", "b"] = "a"
+        noted: Annotated[Literal["c", "d"], "note"] = "c"
+        either: Literal["e", 5] | None = None
+
+    found = choices_of(Chosen)
+    assert found == {"plain": (), "one": ("a", "b"), "noted": ("c", "d"), "either": ("e", "5")}

@@ -18,6 +18,7 @@ from monge.core.abilities import (
     CanEncode,
     CanSample,
     CanStream,
+    Finding,
     HasLikelihood,
     HasMean,
     HasMode,
@@ -25,8 +26,14 @@ from monge.core.abilities import (
 )
 from monge.core.batch import Batch
 from monge.core.config import Config
-from monge.core.ensemble import Ensemble, mixture_bound, weakest_kind
-from monge.core.errors import DataError
+from monge.core.ensemble import (
+    Ensemble,
+    as_ensemble,
+    ensemble_class,
+    mixture_bound,
+    weakest_kind,
+)
+from monge.core.errors import DataError, UsageError
 from monge.core.model import Model
 from monge.core.rng import make_generator
 from monge.core.space import Space
@@ -289,3 +296,63 @@ def test_the_mode_of_labels_need_not_be_that_of_a_member(monkeypatch):
         model, "likelihood", lambda batch, options: Likelihood(log_p[batch.x.long()], "exact")
     )
     assert model.mode(batch[:4].given).tolist() == [1, 1, 1, 1]
+
+
+def test_an_ensemble_has_the_losses_conditionals_and_findings_of_its_members():
+    model, rows = mixture("made", "real", members=2, steps=0)
+    batch = rows.whole()[:6]
+    losses = model.loss(batch)
+    for k, member in enumerate(model.each):
+        for name, term in member.loss(batch).items():
+            torch.testing.assert_close(losses[f"member{k + 1}/{name}"], term)
+        for own in range(len(member.orders)):
+            place = k * len(member.orders) + own
+            assert torch.equal(model.orders[place], member.orders[own])
+            torch.testing.assert_close(
+                model.conditionals(batch, place), member.conditionals(batch, own)
+            )
+            torch.testing.assert_close(
+                model.parameters_of_conditionals(batch, place),
+                member.parameters_of_conditionals(batch, own),
+            )
+    assert len(losses) == 2 * len(model.each[0].loss(batch))
+    assert model.each[0].completion in model.completion
+    small = type(model).smallest_config(model.space)
+    assert (small.members, small.member) == (2, model.each[0].smallest_config(model.space))
+    wrong = Space(kind="tokens", shape=(3,), size=4)
+    owner = type(model.each[0])
+    assert type(model).unsupported_reason(wrong) == owner.unsupported_reason(wrong)
+    image = registry.find("predict.mlp")
+    alone = Space(kind="label", size=3)
+    assert ensemble_class(image).unsupported_reason(alone) == image.unsupported_reason(alone)
+    assert as_ensemble(small, TrainConfig(), 0, False) == (small, TrainConfig())
+    with pytest.raises(UsageError, match="ensemble"):
+        as_ensemble(small, TrainConfig(), 0, True)
+
+
+def test_findings_are_counted_over_members(monkeypatch):
+    space, _ = small_data.make("real")
+    config = Ensemble.Config(member=registry.find("vae").smallest_config(space), members=3)
+    model = config.build(space)
+    both, one = Finding("a", "first", "x"), Finding("b", "second", "y")
+    for member, found in zip(model.each, ([both], [both, one], []), strict=True):
+        monkeypatch.setattr(member, "diagnose", lambda batch, found=found: found)
+    found = {finding.name: finding.sentence for finding in model.diagnose(None)}
+    assert set(found) == {"a", "b"}
+    assert "2 of 3" in found["a"]
+    assert "1 of 3" in found["b"]
+
+
+def test_the_mean_of_a_name_is_its_most_probable_code():
+    columns = (Space(kind="real", name="a"), Space(kind="label", size=3, name="b"))
+    given = {"x": Space(kind="real", shape=(2,))}
+    space = Space(kind="columns", shape=(2,), columns=columns, given=given)
+    member = registry.find("predict.mlp").smallest_config(space)
+    model = Ensemble.Config(member=member, members=3).build(space).double().eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(generator=make_generator(parameter.numel()))
+    rows = {"x": Batch(torch.randn(20, 2, generator=make_generator(1)).double())}
+    mean, each = model.mean(rows), torch.stack([one.mean(rows) for one in model.each])
+    torch.testing.assert_close(mean[:, 0], each[:, :, 0].mean(0))
+    codes = model.marginals(rows).probabilities[1].argmax(1)
+    assert torch.equal(mean[:, 1], codes.double())

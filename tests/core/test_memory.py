@@ -42,3 +42,15 @@ def test_errors_of_memory_are_recognised():
     assert memory.is_out_of_memory(MemoryError())
     assert memory.is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     assert not memory.is_out_of_memory(RuntimeError("shape"))
+
+
+def test_a_system_without_proc_has_its_pages(monkeypatch):
+    def refuse(self, *args, **options):
+        raise OSError(self)
+
+    monkeypatch.setattr(memory.Path, "read_text", refuse)
+    monkeypatch.setattr(memory, "MEMORY_LIMITS", ())
+    monkeypatch.setattr(memory.os, "sysconf", {"SC_PHYS_PAGES": 7, "SC_PAGE_SIZE": 100}.get)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, 0))
+    assert memory.used() == 0
+    assert memory.available() == 700

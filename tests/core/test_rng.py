@@ -1,5 +1,7 @@
 """Keyed noise depends on the seed, the row and the position alone, and is uniform."""
 
+import hashlib
+
 import pytest
 import torch
 
@@ -69,3 +71,18 @@ def test_seeds():
     with torch.random.fork_rng():
         reseed(3, torch.device("cpu"))
         assert torch.equal(torch.rand(2), torch.rand(2, generator=make_generator(3)))
+
+
+def test_noise_is_a_counter_hash():
+    golden, mask = 0x9E3779B97F4A7C15, 2**64
+    rows = torch.tensor([0, 3, 10**12])
+    found = keyed_uniform(rows, (2, 2), 7).flatten(1)
+    for place, row in enumerate(rows.tolist()):
+        start = split_mix((row * golden + derive_seed(7, "rows")) % mask)
+        for k in range(4):
+            bits = split_mix((start + (k + 1) * golden) % mask) >> 11
+            assert found[place, k].item() == (bits + 0.5) * 2.0**-53
+    assert (
+        derive_seed(7, "rows")
+        == int.from_bytes(hashlib.blake2b(b"(7, 'rows')", digest_size=8).digest(), "little") // 2
+    )

@@ -8,13 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from monge.core.model import exporting
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.bijections.autoregressive import AutoregressiveBijection
-from monge.prob.bijections.base import Compose, Inverse
-from monge.prob.bijections.coupling import ConditionalBijection, CouplingBijection
+from monge.prob.bijections.base import Bijection, Compose, Inverse
+from monge.prob.bijections.coupling import (
+    CheckerboardCoupling,
+    ConditionalBijection,
+    CouplingBijection,
+)
+from monge.prob.bijections.detail_split import SquareDetails, square_rotation
 from monge.prob.bijections.elementwise import ActNorm, Logit, Standardise
 from monge.prob.bijections.linear import LULinear, Permutation, Reshape, Squeeze
-from monge.prob.bijections.multiscale import MultiScale
+from monge.prob.bijections.multiscale import EvenPart, MultiScale
+from monge.prob.bijections.residual import (
+    CERTAIN_TERMS,
+    SLOPE,
+    STOP,
+    ContractiveNet,
+    ResidualBijection,
+    series_length,
+)
 from monge.prob.bijections.spline import SplineMap
 from monge.prob.bijections.univariate import AdditiveMap, AffineMap
 
@@ -30,6 +44,31 @@ class Net(nn.Module):
 
     def forward(self, x, context=None):
         return torch.einsum("oi,bi...->bo...", self.weight, x).sin() * 2
+
+
+class Neighbours(nn.Conv2d):
+    """A function of the pixels around each."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs, 3, padding=1)
+
+    def forward(self, x, context=None):
+        return super().forward(x)
+
+
+class Given(Bijection):
+    """A map whose context is the same for every row."""
+
+    def __init__(self, inside, context):
+        super().__init__()
+        self.inside = inside
+        self.register_buffer("context", context)
+
+    def forward(self, z, context=None):
+        return self.inside(z, self.context.expand(len(z), -1))
+
+    def inverse(self, x, context=None):
+        return self.inside.inverse(x, self.context.expand(len(x), -1))
 
 
 def autoregressive(warp):
@@ -61,6 +100,17 @@ def layers():
         Compose([CouplingBijection(Net(2, 4), AffineMap(), 2), LULinear(4), Squeeze()]),
         Compose([LULinear(8), Squeeze()]),
     ]
+    small = (2, 1, 2)
+    for factor in (2, 3):
+        for length in (torch.tensor([1.5, 0.5]), torch.full((2,), torch.inf)):
+            details = SquareDetails(small, length, factor)
+            name = f"details {factor} {'free' if length.isinf().any() else 'bounded'}"
+            yield name, Given(details, torch.randn(7)), (2 * factor**2, 1, 2)
+    for odd in (False, True):
+        board = CheckerboardCoupling(Neighbours(2, 4), AffineMap(), odd)
+        yield f"board {'odd' if odd else 'even'}", board, (2, 2, 3)
+    yield "border", EvenPart(MultiScale([LULinear(2)], [(2, 2, 2)]), (2, 3, 3)), (18,)
+    yield "contraction", Given(ResidualBijection(ContractiveNet(3, 2, 8, 2)), torch.ones(2)), (3,)
     yield "scales", MultiScale(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
 
 
@@ -240,3 +290,154 @@ def test_what_a_map_is_undone_to_is_its_inverse_without_the_volume():
     x = torch.randn(4, 3)
     for part in (Standardise(torch.arange(3.0), torch.full((3,), 2.0)), ActNorm(3)):
         assert torch.equal(part.inverse_only(x), part.inverse(x)[0])
+
+
+def test_details_keep_the_means_of_the_small_image():
+    """Whatever the code; where means are not bounded, the code moves them by its first entries."""
+    small, length = (2, 1, 2), torch.tensor([1.5, 0.5]).double()
+    lowest = torch.randn(5, 4, dtype=torch.float64)
+    for factor in (2, 3):
+        rotation = square_rotation(factor)
+        torch.testing.assert_close(rotation @ rotation.T, torch.eye(factor**2).double())
+        torch.testing.assert_close(rotation[0], torch.full((factor**2,), 1 / factor).double())
+        z = 9 * torch.randn(5, 2 * factor**2, 1, 2, dtype=torch.float64)
+        context = torch.cat([torch.randn(5, 3, dtype=torch.float64), lowest], 1)
+        for bounded in (True, False):
+            bound = length if bounded else torch.full_like(length, torch.inf)
+            x, _ = SquareDetails(small, bound, factor)(z, context)
+            above = nn.functional.avg_pool2d(x, factor) - lowest.reshape(5, *small)
+            v = z.unflatten(1, (2, -1))[:, :, 0]
+            due = length[:, None, None] * v.sigmoid() if bounded else v / factor
+            torch.testing.assert_close(above, due)
+
+
+def test_a_series_of_random_length_has_its_mean():
+    torch.manual_seed(0)
+    net = ContractiveNet(3, 0, 8, 0).double()
+    net.layers[0].weight.data.normal_()
+    layer, (matrix,) = ResidualBijection(net), net.weights()
+    assert torch.linalg.matrix_norm(matrix, 2).item() == pytest.approx(SLOPE)
+    x, probes = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 2, 3, dtype=torch.float64)
+    z, found = layer.estimated_inverse(x, None, probes, [1, 6])
+    torch.testing.assert_close(z, layer.inverse(x)[0].detach())
+    torch.testing.assert_close(z, layer.inverse_only(x).detach())
+    for place, count in enumerate((1, 6)):
+        v, due = probes[:, place], torch.zeros(4, dtype=torch.float64)
+        for k in range(1, count + 1):
+            power = torch.linalg.matrix_power(matrix, k)
+            reached = (1 - STOP) ** max(k - CERTAIN_TERMS, 0)
+            due += (-1) ** (k + 1) / k * torch.einsum("bi,ij,bj->b", v, power, v) / reached
+        torch.testing.assert_close(found[:, place].detach(), due.detach())
+    lengths = torch.tensor([series_length((k + 0.5) / 1024) for k in range(1024)])
+    for k in range(1, 9):
+        reached = (1 - STOP) ** max(k - CERTAIN_TERMS, 0)
+        assert (lengths >= k).double().mean().item() == reached
+
+
+def test_a_spline_is_the_rational_quadratic_through_its_knots():
+    """By the formulas of Durkan et al. (2019), bin by bin."""
+    bins, reach = 5, 3.0
+    warp, share = SplineMap(bins, reach), 1e-3
+    params = torch.randn(3 * bins - 1, generator=torch.Generator().manual_seed(2)).double()
+    widths, heights = (
+        2 * reach * (share + (1 - share * bins) * each.softmax(0))
+        for each in (params[:bins], params[bins : 2 * bins])
+    )
+    xs, zs = (nn.functional.pad(each.cumsum(0), (1, 0)) - reach for each in (widths, heights))
+    start = math.log(math.expm1(1 - share))
+    inner = share + nn.functional.softplus(params[2 * bins :] + start)
+    d = torch.cat([torch.ones(1).double(), inner, torch.ones(1).double()])
+    x = torch.cat([torch.linspace(-2.99, 2.99, 301).double(), xs[1:-1]])
+    k = torch.searchsorted(xs, x, right=True) - 1
+    t, slope = (x - xs[k]) / widths[k], heights[k] / widths[k]
+    mixed = t * (1 - t)
+    below = slope + (d[k] + d[k + 1] - 2 * slope) * mixed
+    z = zs[k] + heights[k] * (slope * t**2 + d[k] * mixed) / below
+    top = d[k + 1] * t**2 + 2 * slope * mixed + d[k] * (1 - t) ** 2
+    found, log_slope = warp.inverse(params.expand(len(x), -1), x)
+    torch.testing.assert_close(found, z)
+    torch.testing.assert_close(log_slope, (slope**2 * top / below**2).log())
+    back, minus = warp(params.expand(len(x), -1), z)
+    torch.testing.assert_close(back, x)
+    torch.testing.assert_close(minus, -log_slope)
+
+
+def test_an_affine_map_has_a_bounded_scale():
+    raw = torch.linspace(-40, 40, 9, dtype=torch.float64)
+    params = torch.stack([torch.full_like(raw, 0.3), raw], -1)
+    x, log_slope = AffineMap()(params, torch.ones_like(raw))
+    torch.testing.assert_close(log_slope, 5 * torch.tanh(raw / 5))
+    torch.testing.assert_close(x, 0.3 + log_slope.exp())
+    z, back = AffineMap().inverse(params, x)
+    torch.testing.assert_close(z, torch.ones_like(raw))
+    torch.testing.assert_close(back, -log_slope)
+
+
+def test_a_board_moves_the_pixels_of_one_colour():
+    """And reads those of the other."""
+    x = torch.randn(1, 2, 3, 4, dtype=torch.float64)
+    colour = (torch.arange(3)[:, None] + torch.arange(4)) % 2
+    for odd in (False, True):
+        layer = LAYERS[f"board {'odd' if odd else 'even'}"][0]
+        z, _ = layer.inverse(x)
+        moves = colour == int(odd)
+        assert torch.equal((z != x).all(1)[0], moves)
+        other, _ = layer.inverse(torch.where(moves, x, x + 1))
+        assert not (other == z).any(1)[0][moves].any()
+        same, _ = layer.inverse(torch.where(moves, x + 1, x))
+        slope = (same - z)[0][:, moves]
+        _, log_det = layer.inverse(x)
+        torch.testing.assert_close(slope.log().sum(), log_det[0])
+
+
+@pytest.mark.parametrize("warp", WARPS.values(), ids=WARPS)
+def test_passes_of_the_whole_network_equal_steps(warp):
+    layer = autoregressive(warp).double()
+    z = torch.randn(5, 4, dtype=torch.float64)
+    none = z.new_zeros(5, 0)
+    for found, due in zip(layer.passes(z, none), layer.step(z, none), strict=True):
+        torch.testing.assert_close(found, due)
+    for found, due in zip(layer.step(z, none, cached=False), layer.step(z, none), strict=True):
+        torch.testing.assert_close(found, due)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 3, 2), (2, 2, 3), (1, 3, 5)])
+def test_borders_of_odd_sides_become_code(shape):
+    channels, height, width = shape
+    even = (channels, height - height % 2, width - width % 2)
+    layer = EvenPart(MultiScale([ActNorm(channels)], [even]), shape).double()
+    x = torch.randn(3, *shape, dtype=torch.float64)
+    z, _ = layer.inverse(x)
+    assert z.shape == (3, math.prod(shape))
+    torch.testing.assert_close(layer(z)[0], x)
+    layer.initialise_from_data(x)
+    inside, _ = layer.inside.inverse(x[:, :, : even[1], : even[2]])
+    torch.testing.assert_close(layer.inverse(x)[0][:, : math.prod(even)], inside)
+    border = layer.inverse(x)[0][:, math.prod(even) :]
+    outside = torch.ones(height, width, dtype=torch.bool)
+    outside[: even[1], : even[2]] = False
+    torch.testing.assert_close(border.sort(1).values, x[:, :, outside].flatten(1).sort(1).values)
+
+
+def test_a_matrix_begins_with_the_scales_of_the_entries():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(5000, 3, dtype=torch.float64, generator=g)
+    x = x @ torch.tensor([[3.0, 0.3, 0.0], [0.0, 0.6, 0.5], [0.0, 0.0, 4.0]]).double()
+    mix = LULinear(3, rotate=False).double()
+    mix.initialise_from_data(x)
+    cov = torch.cov(mix.inverse(x)[0].T)
+    torch.testing.assert_close(cov, torch.eye(3).double(), atol=0.05, rtol=0)
+    for few in (x[:3], x.reshape(-1, 3, 4)[:, :, :2]):  # no more rows than entries, or images
+        same = LULinear(3, rotate=False).double()
+        before = {name: value.clone() for name, value in same.state_dict().items()}
+        same.initialise_from_data(few)
+        assert all(torch.equal(value, before[name]) for name, value in same.state_dict().items())
+
+
+def test_exported_steps_are_passes():
+    layer = autoregressive(AffineMap()).double()
+    z = torch.randn(5, 4, dtype=torch.float64)
+    plain = layer.step(z, z.new_zeros(5, 0))
+    with exporting():
+        found = layer.step(z, z.new_zeros(5, 0))
+    torch.testing.assert_close(found, plain)

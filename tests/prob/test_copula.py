@@ -74,3 +74,15 @@ def test_a_copula_is_initialised_with_the_factors_of_the_values():
         found[:, 0] * found[0, 0].sign(), expected * expected[0].sign(), atol=0.05, rtol=0
     )
     GaussianCopula(4, 0).fit(own)
+
+
+def test_without_factors_numbers_are_independent():
+    copula = GaussianCopula(3, 0)
+    z = torch.randn(5, 3, dtype=torch.float64)
+    assert copula.log_density(z).tolist() == [0.0] * 5
+    copula.fit(z)
+    samples = copula.sample(4000, z, make_generator(0))
+    assert (torch.corrcoef(samples.T) - torch.eye(3)).abs().max().item() < 0.1
+    assert GaussianCopula(3, 9).rank == 3
+    nearly = GaussianCopula(50, 9).raw.detach()
+    assert 0.007 < float(nearly.square().mean().sqrt()) < 0.013

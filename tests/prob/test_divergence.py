@@ -9,6 +9,7 @@ from torch.distributions import Categorical, MultivariateNormal, Normal, kl_dive
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.prob import divergence as d
+from monge.solve.transport.exact import exact
 from monge.solve.transport.ground_cost import squared
 from monge.solve.transport.sinkhorn import sinkhorn
 
@@ -178,6 +179,18 @@ def test_one_comparison_holds_all_divergences(dims):
     assert found["wasserstein_1"] <= found["wasserstein_2"] + 1e-12
     assert found["sinkhorn_divergence"] == pytest.approx(found["wasserstein_2"] ** 2, rel=0.3)
     assert min(found.values()) > 0
+    away = torch.cdist(points, points).square()
+    kernel = torch.exp(-away / (2 * away.mean()))
+    assert found["mmd"] == pytest.approx(float((p - q) @ kernel @ (p - q)))
+    best = exact(away, p, q).cost
+    assert found["wasserstein_2"] == pytest.approx(float(best.sqrt()))
+    assert found["wasserstein_1"] == pytest.approx(float(exact(away.sqrt(), p, q).cost))
+    scaled = 0.01 * float(away.mean())
+    cross, own, other = (
+        float(sinkhorn(away, epsilon=scaled, a=a, b=b, tolerance=1e-10).value)
+        for a, b in ((p, q), (p, p), (q, q))
+    )
+    assert found["sinkhorn_divergence"] == pytest.approx(cross - (own + other) / 2, abs=1e-7)
     same = d.compare_divergences(p, p, points)
     assert max(map(abs, same.values())) < 1e-7
     apart = d.compare_divergences(*torch.eye(6).double()[[0, 5]], points)
@@ -187,3 +200,24 @@ def test_one_comparison_holds_all_divergences(dims):
     assert apart["wasserstein_1"] == apart["wasserstein_2"] == pytest.approx(distance)
     with pytest.raises(DataError, match="6, 6 and 3"):
         d.compare_divergences(p, q, points[:3])
+
+
+def test_the_default_points_are_whole_numbers():
+    p, q = torch.eye(4).double()[[0, 3]]
+    found = d.compare_divergences(p, q)
+    assert found["wasserstein_1"] == found["wasserstein_2"] == pytest.approx(3.0)
+
+
+def test_the_fisher_divergence_is_half_the_square_of_the_gap_of_scores():
+    x = torch.randn(6, 2, 2, dtype=torch.float64)
+    shift = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def log_density(v):
+        return -v.square().sum((1, 2)) / 2
+
+    with torch.no_grad():  # the score of the density needs a gradient all the same
+        found = d.fisher_divergence(lambda v: shift - v, log_density, x)
+    torch.testing.assert_close(found, torch.full((6,), 4 * 0.49 / 2).double())
+    live = d.fisher_divergence(lambda v: shift - v, log_density, x)
+    (slope,) = torch.autograd.grad(live.mean(), shift)
+    torch.testing.assert_close(slope, torch.tensor(4 * 0.7).double())

@@ -144,3 +144,47 @@ def test_many_levels_may_be_categorical_and_few_logistic():
 def test_tokens_are_refused():
     with pytest.raises(DataError, match="tokens"):
         Head(Space(kind="tokens", shape=(4,), size=9))
+
+
+def test_parameters_are_padded_to_the_longest():
+    head = head_of(TABLE)
+    params = params_of(head, 4)
+    padded = head.padded(params)
+    widths = [own.stop - own.start for own in head.slices]
+    assert padded.shape == (4, 7, max(widths))
+    for i, (own, width) in enumerate(zip(head.slices, widths, strict=True)):
+        assert torch.equal(padded[:, i, :width], params[:, own])
+        assert not padded[:, i, width:].any()
+
+
+def test_an_entry_alone_is_as_it_is_among_the_others():
+    optional = Space(kind="real", mean=(3.0,), scale=(2.0,), optional=True, atoms=(0.0,))
+    names = Space(kind="label", size=3, optional=True)
+    space = Space(kind="columns", shape=(5,), columns=(REAL, optional, COUNTS, names, optional))
+    head = head_of(space)
+    params, noise = params_of(head, 30), head.noise(30, make_generator(2))
+    x = head.sample(params, noise)
+    scores, present = head.log_prob(params, x), head.log_present(params)
+    assert torch.equal(x.isnan().any(0), torch.tensor([False, True, False, False, True]))
+    for i, own in enumerate(head.slices):
+        single, mine = head.entry_distribution(i), params[:, None, own]
+        torch.testing.assert_close(single.log_prob(mine, x[:, i : i + 1])[:, 0], scores[:, i])
+        torch.testing.assert_close(single.log_present(mine)[:, 0], present[:, i])
+        torch.testing.assert_close(single.mean(mine)[:, 0], head.mean(params)[:, i])
+    there = head.sample(head.present(params), noise)
+    assert there[:, [0, 1, 2, 4]].isfinite().all()
+    assert not space.empty(there).any()
+    assert (present[:, [0, 2]] == 0).all()
+    assert (present[:, [1, 3, 4]] < 0).all()
+
+
+@pytest.mark.parametrize("columns", [(REAL, LABEL), (LABEL, REAL, LABEL), (COUNTS, BINARY)])
+def test_two_groups_keep_the_order_of_the_columns(columns):
+    head = head_of(Space(kind="columns", shape=(len(columns),), columns=columns))
+    params, noise = params_of(head, 9), head.noise(9, make_generator(2))
+    x = head.sample(params, noise)
+    assert x.shape == (9, len(columns))
+    for i, column in enumerate(columns):
+        alone, own = head_of(column), params[:, head.slices[i]]
+        assert torch.equal(alone.sample(own, noise[:, i : i + 1])[:, 0], x[:, i])
+        torch.testing.assert_close(alone.mean(own)[:, 0], head.mean(params)[:, i])

@@ -7,7 +7,14 @@ import torch
 
 from monge.core.errors import DivergenceError, UsageError
 from monge.solve.adjoint import integrate_adjoint
-from monge.solve.ode import TABLEAUX, Solver, integrate, integrate_one
+from monge.solve.ode import (
+    TABLEAUX,
+    Solver,
+    first_step,
+    integrate,
+    integrate_one,
+    next_step,
+)
 
 METHODS = list(TABLEAUX)
 FIXED = [name for name in METHODS if name != "dopri5"]
@@ -219,3 +226,79 @@ def test_steps_that_are_repeated_are_counted():
     assert 0 < found.tally.rejected < found.tally.steps
     smooth = integrate(lambda t, y: (-y[0],), (double(1.0),), (0.0, 1.0))
     assert smooth.tally.rejected == 0
+
+
+def rms(values):
+    return math.sqrt(sum(v * v for v in values) / len(values))
+
+
+@pytest.mark.parametrize("length", [2.0, -2.0, 1e-3])
+@pytest.mark.parametrize("control", ["row", "batch"])
+def test_the_first_step_is_that_of_hairer(length, control):
+    """Norsett and Wanner (1993, II.4), row by row or for the batch."""
+    tolerance, sign = 1e-4, math.copysign(1.0, length)
+    options = Solver(tolerance=tolerance, control=control)
+    y = torch.tensor([[1.0, -2.0], [0.0, 0.0], [30.0, 40.0], [0.3, 0.1]], dtype=torch.float64)
+    extra = torch.ones(4, dtype=torch.float64)
+
+    def field(t, state):
+        turn = torch.tensor([[0.0, 1.0], [-3.0, 0.0]], dtype=torch.float64)
+        return state[0] @ turn + 0.2, 1e9 * state[1]
+
+    def slopes(rows):
+        return [[-3 * b + 0.2, a + 0.2] for a, b in rows]
+
+    rows = y.tolist()
+    groups = [[row] for row in rows] if control == "row" else [rows]
+    due = []
+    for group in groups:
+        scale = [[tolerance * (1 + abs(v)) for v in row] for row in group]
+
+        def norm(values, scale=scale):
+            pairs = zip(values, scale, strict=True)
+            return rms([v / s for vs, ss in pairs for v, s in zip(vs, ss, strict=True)])
+
+        k = slopes(group)
+        d0, d1 = norm(group), norm(k)
+        h0 = 0.01 * d0 / d1 if d0 > 1e-5 and d1 > 1e-5 else 1e-6
+        h0 = sign * min(h0, abs(length))
+        ahead = [
+            [v + h0 * s for v, s in zip(vs, ss, strict=True)]
+            for vs, ss in zip(group, k, strict=True)
+        ]
+        later = slopes(ahead)
+        turn = [
+            [b - a for a, b in zip(first, last, strict=True)]
+            for first, last in zip(k, later, strict=True)
+        ]
+        d2 = norm(turn) / abs(h0)
+        h1 = (0.01 / max(d1, d2)) ** (1 / 5)
+        due.append(sign * min(100 * abs(h0), h1, abs(length)))
+    t = torch.zeros(4 if control == "row" else (), dtype=torch.float64)
+    state = (y, extra)
+    found = first_step(field, t, state, field(t, state), length, options, 1)
+    torch.testing.assert_close(found.flatten(), torch.tensor(due, dtype=torch.float64))
+
+
+def test_a_field_that_is_nothing_takes_small_first_steps():
+    y = (torch.zeros(1, 2, dtype=torch.float64),)
+    still = first_step(lambda t, s: (0 * s[0],), torch.zeros(1), y, y, 5.0, Solver(), None)
+    assert still.item() == pytest.approx(1e-4)  # a hundred times the smallest trial
+
+
+def test_the_next_step_follows_its_error():
+    def following(ratio, before=1.0, good=True, cut=False, step=0.5, h=0.5):
+        each = [torch.tensor([v], dtype=torch.float64) for v in (h, step, ratio, before)]
+        flags = [torch.tensor([v]) for v in (good, cut)]
+        return next_step(*each, *flags).item()
+
+    assert following(1.0) == pytest.approx(0.9 * 0.5)
+    assert following(0.5) == pytest.approx(0.9 * 0.5 * 0.5 ** (-0.7 / 5))
+    assert following(0.5, 0.3) == pytest.approx(0.9 * 0.5 * 0.5 ** (-0.7 / 5) * 0.3 ** (0.4 / 5))
+    assert following(0.0) == pytest.approx(5.0)  # ten times at most
+    assert following(1e12) == pytest.approx(0.1)  # a fifth at least
+    assert following(1e-9, good=False) == 0.5  # a step that failed does not grow
+    assert following(math.nan, good=False) == pytest.approx(0.1)
+    assert following(1.0, cut=True, step=0.1) == 0.5  # it was cut short
+    assert following(0.0, cut=True, step=0.1, h=0.5) == pytest.approx(1.0)
+    assert following(9.0, cut=True, good=False, step=0.1) < 0.1

@@ -7,6 +7,7 @@ import small_data
 import torch
 from torch import nn
 
+from monge.core.batch import Batch
 from monge.core.errors import UsageError
 from monge.core.metric import Metric
 from monge.core.model import Model, Update
@@ -101,6 +102,10 @@ def test_full_batch_updates_are_tried_on_few_rows(monkeypatch):
     assert cost.epoch_steps == 1
     some = FirstRows(rows, 3)
     assert some.batch(torch.tensor([2])).row.tolist() == [len(rows) - 1]
+    assert some.lengths is None
+    long = FirstRows(small_data.Rows(Batch(torch.zeros(5, 1), length=torch.arange(5))), 3)
+    assert long.lengths.tolist() == [[0], [2], [4]]
+    assert len(FirstRows(rows, 10**6)) == len(rows)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import small_data
 import torch
 from torch import nn
 
-from monge.core.model import Model
-from monge.train.gradient_profile import LayerProfile, alarms, profile
+from monge.core.model import Model, Update
+from monge.train.gradient_profile import LayerProfile, alarms, profile, root_mean_square
 
 
 class Deep(Model):
@@ -50,3 +50,50 @@ def test_gains_multiply_along_the_depth(gain, name):
 def test_what_has_no_layers_raises_no_alarm():
     assert alarms([]) == []
     assert alarms([LayerProfile("one", 1.0, 1.0)]) == []
+
+
+class Parts(Deep):
+    """Two maps, of which the second is frozen, a scale without rows, and two updates."""
+
+    def __init__(self, space, batches=1):
+        super().__init__(space, 1.0, 2)
+        self.norm = nn.LayerNorm(2)
+        self.aside = nn.Linear(2, 2)
+        self.batches = batches
+        self.layers[1].weight.requires_grad_(False)
+
+    def loss(self, batch):
+        self.rows = len(batch)
+        self.aside(batch.x)  # which no loss depends on
+        return {"sum": self.layers[1](self.norm(self.layers[0](batch.x))).sum(1)}
+
+    def updates(self):
+        return [
+            Update("model", self.loss, list(self.layers[0].parameters()), batches=self.batches),
+            Update("closed form", None, []),
+        ]
+
+
+def test_only_trained_matrices_are_layers():
+    space, batch = small_data.make("real")
+    model = Parts(space, batches=3)
+    before = torch.get_rng_state()
+    assert [layer.name for layer in profile(model, batch[:10])] == ["layers.0"]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.rows == 9
+    assert profile(model, batch[:2]) == []
+    model.layers[0].weight.requires_grad_(False)
+    assert profile(model, batch) == []
+
+
+def test_an_alarm_needs_two_layers_with_gradients():
+    far, near, dead = (LayerProfile("x", 1.0, gradient) for gradient in (1e-6, 1.0, 0.0))
+    assert [found.name for found in alarms([dead, far, near])] == ["vanishing gradients"]
+    assert [found.name for found in alarms([near, far, dead])] == ["exploding gradients"]
+    assert alarms([dead, near]) == []
+    close = LayerProfile("x", 1.0, 1.1e-5)
+    assert alarms([close, near]) == alarms([near, close]) == []
+    assert root_mean_square([torch.tensor([3.0]), torch.tensor([4.0, 5.0])]) == pytest.approx(
+        (50 / 3) ** 0.5
+    )
+    assert root_mean_square([]) == 0.0

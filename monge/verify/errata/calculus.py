@@ -8,8 +8,9 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...models.predict.logistic import Logistic
 from ...prob.divergence import (
     cross_entropy,
     diagonal_kl,
@@ -22,6 +23,7 @@ from .._helpers import gap, most, normal
 from .._linear_regions import cells, cells_at_most, interpolant, rectified
 from ..foundations import Scalar, derivative
 from ..framework import Control
+from ..subjects import PAIRED, subject
 
 ROUNDING = 1e-12
 
@@ -222,15 +224,32 @@ def r28_which_distribution_the_mean_is_taken_over() -> Control:
 def r30_a_convex_function_lies_above_its_tangents() -> Control:
     """Common error: h(y) >= h(x) + h(x)'(y - x); correct: h(x) + grad h(x)'(y - x).
 
-    Examines: mathematics only.
+    h is the loss of a logistic regression at weights x and y.
+
+    Examines: models.predict.logistic.
 
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.3."""
-    x, y = normal(2, 500)
+    made = subject("logistic", Logistic.Config(), PAIRED[3])
+    assert isinstance(made.model, Logistic)
+    params = [made.model.out.weight, made.model.out.bias]
 
-    def below(slope: Tensor) -> float:
-        return float((x.square() + slope * (y - x) - y.square()).amax())
+    def at(x: Tensor) -> tuple[Tensor, Tensor]:
+        """h and its gradient."""
+        nn.utils.vector_to_parameters(x, params)
+        with torch.enable_grad():
+            terms = made.model.loss(made.batch).values()
+            h = torch.stack([term.mean() for term in terms]).sum()
+            slope = torch.autograd.grad(h, params)
+        return h.detach(), nn.utils.parameters_to_vector(slope)
 
-    return Control(below(x.square()), below(2 * x), ROUNDING)
+    points = normal(40, sum(param.numel() for param in params))
+    h, slopes = map(torch.stack, zip(*map(at, points), strict=True))  # (40,), (40, W)
+
+    def below(slope: Tensor) -> float:  # how far h lies below its tangent
+        tangent = h[:, None] + slope @ points.T - (slope * points).sum(1, keepdim=True)
+        return float((tangent - h).amax())
+
+    return Control(below(h[:, None].expand_as(points)), below(slopes), ROUNDING)
 
 
 def r31_the_minus_stands_inside() -> Control:
@@ -256,7 +275,7 @@ def r32_not_every_activation_approximates() -> Control:
     x = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)
     squares = torch.stack([x**0, x, x**2], 1)  # what any number of units (a x + b)^2 can be
     best = squares @ torch.linalg.lstsq(squares, x.sin()[:, None]).solution
-    knots = torch.linspace(0, 2 * math.pi, 101, dtype=torch.float64)
+    knots = torch.linspace(0, 2 * math.pi, 401, dtype=torch.float64)
     bent = interpolant(knots, knots.sin())(x[:, None])
     return Control(gap(best[:, 0], x.sin()), gap(bent[:, 0], x.sin()), 1e-3)
 

@@ -1,0 +1,356 @@
+"""Bins against sums over their cells: masses, samples, means, modes, cumulatives and codes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from monge.core.rng import make_generator
+from monge.core.space import Space
+from monge.prob.bins import (
+    CELLS_PER_STD,
+    BinnedCounts,
+    Bins,
+    CellStates,
+    EntryCodes,
+    cells_to_upper,
+    finite_log,
+    robust_scale,
+)
+
+PARTS = {
+    "counts": Space(kind="counts", mean=(4.0,), scale=(3.0,)),
+    "counts from -2": Space(kind="counts", mean=(4.0,), scale=(3.0,), lower=-2.0),
+    "counts from -2 to 40": Space(
+        kind="counts", mean=(4.0,), scale=(3.0,), lower=-2.0, upper=40.0
+    ),
+    "levels": Space(kind="levels", size=60, mean=(20.0,), scale=(9.0,), high=(59.0,)),
+    "real": Space(kind="real", mean=(4.0,), scale=(3.0,)),
+    "real from -2": Space(kind="real", mean=(4.0,), scale=(3.0,), lower=-2.0),
+    "real from -2 to 40": Space(kind="real", mean=(4.0,), scale=(3.0,), lower=-2.0, upper=40.0),
+}
+BINS = 7
+
+
+def values(part: Space, n: int = 400) -> torch.Tensor:
+    """Skewed values with repetitions, sorted."""
+    normal = torch.randn(n, generator=make_generator(3), dtype=torch.float64)
+    x = 1.5 * normal.exp() - 1.5
+    x[: n // 5] = 2.0
+    return (x if part.kind == "real" else x.round().clamp(-2, 40).abs()).sort().values
+
+
+def made(name: str, fitted: bool) -> Bins:
+    part = PARTS[name]
+    bins = Bins([part], BINS).double()
+    if fitted:
+        bins.fit(0, values(part))
+    return bins
+
+
+def cells_of(bins: Bins) -> torch.Tensor:
+    """A value in the middle of every cell that may matter, (N, 1)."""
+    tail = float(bins.tail.max())
+    used = bins.low[0][bins.live[0]]
+    first = int(used[1]) - int(60 * tail) if not bins.floored[0] else 0
+    last = int(bins.top[0]) or int(used[-1]) + int(60 * tail)
+    cell = torch.arange(first, last, dtype=torch.float64)[:, None]
+    return bins.origin + bins.unit * (cell + 0.5 * bins.real)
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_bin_has_mass_one_and_its_mean_and_peak_are_those_of_its_cells(name, fitted):
+    bins = made(name, fitted)
+    x = cells_of(bins)
+    run, inside = bins.encode(x)
+    width = float(bins.unit) if bins.real[0] else 1.0
+    mass = inside[:, 0].exp() * width
+    assert run.unique().tolist() == bins.live[0].nonzero()[:, 0].tolist()
+    for k in run.unique().tolist():
+        own = run[:, 0] == k
+        assert mass[own].sum().item() == pytest.approx(1.0, abs=1e-9)
+        mean = (mass[own] @ x[own, 0]).item()
+        assert bins.middle[0, k].item() == pytest.approx(mean, abs=1e-6)
+        if not bins.real[0]:
+            assert mass[own & (x[:, 0] == bins.peak[0, k])].item() == mass[own].max().item()
+    assert not bins.middle[0][~bins.live[0]].any()
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_samples_of_a_bin_lie_in_it_and_follow_its_masses(name, fitted):
+    bins, n = made(name, fitted), 4000
+    u = ((torch.arange(n, dtype=torch.float64) + 0.5) / n)[:, None]
+    v = torch.full_like(u, 0.5)
+    for k in bins.live[0].nonzero()[:, 0].tolist():
+        run = torch.full_like(u, k, dtype=torch.long)
+        x = bins.decode(run, u, v)
+        assert torch.equal(bins.encode(x)[0], run)
+        found, count = x[:, 0].unique(return_counts=True)
+        width = float(bins.unit) if bins.real[0] else 1.0
+        mass = bins.encode(found[:, None])[1][:, 0].exp() * width
+        assert (count / n - mass).abs().max().item() < 1.01 / n
+        if not bins.real[0]:
+            for where in found[:: max(len(found) // 9, 1)].tolist():
+                own, share = bins.below(torch.tensor([[where]], dtype=torch.float64))
+                assert own.item() == k
+                assert share.item() == pytest.approx(
+                    float((x <= where).double().mean()), abs=1.01 / n
+                )
+    if bins.real[0]:
+        low, high = (bins.decode(run[:1], u[:1], at * v[:1]) for at in (0.0, 1.0))
+        assert (high - low).item() == pytest.approx(0.5 * float(bins.unit), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("counts", (0.5,)),
+        ("counts from -2", (-3.0, 1.5)),
+        ("counts from -2 to 40", (-3.0, 41.0)),
+        ("levels", (-1.0, 60.0, 3.5)),
+        ("real from -2", (-2.001,)),
+        ("real from -2 to 40", (-2.001, 40.001)),
+    ],
+)
+def test_values_without_a_cell_are_impossible(name, wrong):
+    for fitted in (False, True):
+        inside = made(name, fitted).encode(torch.tensor(wrong, dtype=torch.float64)[:, None])[1]
+        assert inside.isneginf().all()
+
+
+def test_the_ends_of_the_bounds_are_possible():
+    for name, ends in {"counts from -2 to 40": (-2.0, 40.0), "levels": (0.0, 59.0)}.items():
+        bins = made(name, True)
+        assert bins.encode(torch.tensor(ends, dtype=torch.float64)[:, None])[1].isfinite().all()
+
+
+def test_before_fitting_bins_are_equal_and_centred():
+    counts = made("counts", False)
+    step = round(6 * 3.0 / BINS)
+    inner = counts.low[0, 1:]
+    assert (inner.diff() == step).all()
+    assert inner[BINS // 2 - 1] == 4  # the mean
+    assert counts.tail.tolist() == [[step, step]]
+    levels = made("levels", False)
+    widths = levels.high[0] - levels.low[0]
+    assert widths.sum() == 60
+    assert int(widths.max() - widths.min()) <= 1
+    real = made("real", False)
+    assert real.origin.item() == 4.0
+    assert real.unit.item() == pytest.approx(3.0 / CELLS_PER_STD)
+    narrow = Bins([Space(kind="counts", mean=(0.0,), scale=(0.1,))], BINS)
+    assert (narrow.low[0, 1:].diff() == 1).all()
+    lower = made("counts from -2", False)
+    assert lower.low[0, 0] == 0
+    assert lower.low[0, 1] == 1
+    assert lower.origin.item() == -2.0
+
+
+def test_bins_hold_equal_shares_and_tails_their_mean_excess():
+    bins = Bins([PARTS["counts"]], 5).double()
+    bins.fit(0, torch.arange(100, dtype=torch.float64))
+    assert bins.low[0, 1:4].tolist() == [25, 50, 75]
+    assert bins.live[0].tolist() == [True] * 4 + [False]
+    typical = (75 - 25) / 3
+    due = (sum(range(25)) + typical) / 26
+    torch.testing.assert_close(bins.tail, torch.full((1, 2), due, dtype=torch.float64))
+    few = Bins([PARTS["counts"]], 9).double()
+    few.fit(0, torch.tensor([5.0, 5.0, 7.0], dtype=torch.float64))
+    assert few.low[0, 1:5].tolist() == [5, 6, 7, 8]
+    assert few.tail.tolist() == [[1.0, 1.0]]  # at least the width of one cell
+    left = Bins([PARTS["counts"]], 9).double()
+    left.fit(0, torch.tensor([-40.0, 5.0, 5.0], dtype=torch.float64))
+    assert left.low[0, 1:5].tolist() == [-40, -39, 5, 6]
+    assert left.tail[0].tolist() == [46 / 4, 46 / 4]
+
+
+def test_the_unit_of_real_numbers_is_their_robust_scale():
+    x = torch.linspace(10, 20, 101, dtype=torch.float64)
+    assert robust_scale(x) == pytest.approx(5.0 / 1.349)
+    assert robust_scale(torch.full((9,), 2.0)) == 1.0
+    spike = torch.tensor([0.0] * 8 + [4.0, 8.0], dtype=torch.float64)
+    assert robust_scale(spike) == pytest.approx(float(spike.std(correction=0)))
+    bins = made("real", False)
+    bins.fit(0, x)
+    assert bins.origin.item() == 15.0
+    assert bins.unit.item() == pytest.approx(5.0 / 1.349 / CELLS_PER_STD)
+    bounded = made("real from -2 to 40", True)
+    assert bounded.origin.item() == -2.0
+    assert bounded.unit.item() * int(bounded.top) == pytest.approx(42.0)
+
+
+def test_cells_between_bounds():
+    assert cells_to_upper(PARTS["counts"]) == 0
+    assert cells_to_upper(PARTS["counts from -2"]) == 0
+    assert cells_to_upper(Space(kind="counts", upper=3.0)) == 0
+    assert cells_to_upper(PARTS["counts from -2 to 40"]) == 43
+    assert cells_to_upper(PARTS["real from -2 to 40"]) == round(42 / 3 * CELLS_PER_STD)
+    assert cells_to_upper(Space(kind="real", lower=0.0, upper=1e-9)) == 1
+
+
+def test_binned_counts_have_the_mean_mode_and_cumulative_of_their_masses():
+    parts = [PARTS["counts"], PARTS["counts from -2 to 40"]]
+    binned = BinnedCounts(parts, BINS).double()
+    seen = torch.ones(400, 2, dtype=torch.bool)
+    seen[:30, 0] = False
+    x = torch.stack([values(part) for part in parts], 1)
+    binned.fit(x.masked_fill(~seen, torch.nan), seen)
+    run = binned.runs.encode(x)[0]
+    for j in range(2):
+        count = torch.bincount(run[seen[:, j], j], minlength=BINS)
+        assert torch.equal(binned.share[j], count + 0.5)
+    assert torch.equal(binned.initial_params().exp().round(decimals=6), binned.share)
+    noise = torch.randn(2, BINS, generator=make_generator(1), dtype=torch.float64)
+    params = binned.initial_params() + noise
+    grid = torch.arange(-2.0, 3000.0, dtype=torch.float64)[:, None].expand(-1, 2)
+    mass = binned.log_prob(params.expand(len(grid), 2, BINS), grid).exp()
+    low = torch.arange(-3000.0, -2.0, dtype=torch.float64)[:, None].expand(-1, 2)
+    under = binned.log_prob(params.expand(len(low), 2, BINS), low).exp()
+    total = mass.sum(0) + under.sum(0)
+    torch.testing.assert_close(total, torch.ones(2, dtype=torch.float64))
+    mean = (mass * grid).sum(0) + (under * low).sum(0)
+    torch.testing.assert_close(binned.mean(params), mean)
+    assert torch.equal(binned.mode(params), grid[mass.argmax(0), 0])
+    for t in (-2.0, 0.0, 2.0, 2.7, 11.0, 40.0):
+        place = math.floor(t) + 2
+        due = under.sum(0) + mass[: place + 1].sum(0)
+        found = binned.cumulative(params, torch.full((2,), t, dtype=torch.float64))
+        torch.testing.assert_close(found, due)
+    both = torch.stack([torch.linspace(0.01, 0.99, 50), torch.linspace(-2, 2, 50)], -1).double()
+    drawn = binned.sample(params.expand(50, 2, BINS), both[:, None].expand(50, 2, 2))
+    for j in range(2):
+        assert torch.equal(binned.sample(params[j].expand(50, BINS), both, j), drawn[:, j])
+
+
+MIXED = (
+    Space(kind="binary", size=2),
+    Space(kind="label", size=4, optional=True),
+    Space(kind="levels", size=5),
+    PARTS["levels"],
+    PARTS["counts"],
+    Space(kind="real", mean=(4.0,), scale=(3.0,), optional=True, atoms=(0.0, 9.0)),
+    Space(kind="counts", mean=(4.0,), scale=(3.0,), optional=True),
+)
+SIZES = [2, 4, 5, BINS, BINS, BINS + 3, BINS + 1]
+
+
+def mixed_rows() -> torch.Tensor:
+    columns = [values(part) for part in MIXED[3:]]
+    codes = [torch.arange(400, dtype=torch.float64) % size for size in SIZES[:3]]
+    x = torch.stack([*codes, *columns], 1)
+    x[::4, 5], x[1::4, 5], x[2::8, 5], x[::5, 6] = torch.nan, 0.0, 9.0, torch.nan
+    return x
+
+
+def made_codes() -> tuple[EntryCodes, torch.Tensor]:
+    table = Space(kind="columns", shape=(len(MIXED),), columns=MIXED)
+    codes, x = EntryCodes(table, BINS).double(), mixed_rows()
+    codes.fit(x, torch.ones_like(x, dtype=torch.bool))
+    return codes, x
+
+
+def test_codes_are_laid_out_by_entry():
+    codes, _ = made_codes()
+    assert codes.sizes.tolist() == SIZES
+    assert codes.total == sum(SIZES)
+    assert codes.offset.tolist() == [sum(SIZES[:i]) for i in range(len(SIZES))]
+    assert codes.owner.tolist() == [i for i, size in enumerate(SIZES) for _ in range(size)]
+    assert codes.grouped.tolist() == [3, 4, 5, 6]
+    assert codes.base.tolist() == [2, 4, 5, BINS, BINS, BINS, BINS]
+    empty = [codes.offset[i] + SIZES[i] - 1 for i in (1, 5, 6)]
+    assert codes.is_empty.nonzero()[:, 0].tolist() == empty
+
+
+def test_rows_become_codes_and_codes_rows():
+    codes, x = made_codes()
+    code, inside = codes.encode(x)
+    assert inside.isfinite().all()
+    again = codes.sample(code, make_generator(0))
+    torch.testing.assert_close(again[:, :3], x[:, :3])
+    assert torch.equal(again.isnan(), x.isnan())
+    for atom in (0.0, 9.0):
+        assert torch.equal(again[:, 5] == atom, x[:, 5] == atom)
+    assert torch.equal(codes.encode(again)[0], code)
+    assert code[:, 5].unique().tolist()[-3:] == [BINS, BINS + 1, BINS + 2]
+    states = [4.0, 9.0, torch.nan, 0.0]
+    number = torch.tensor([[0.0, 0.0, 0.0, 1.0, 1.0, value, 3.0] for value in states]).double()
+    found, log_p = codes.encode(number)
+    assert found[1:, 5].tolist() == [BINS + 1, BINS + 2, BINS]
+    assert not log_p[1:, 5].any()
+    assert log_p[0, 5].item() != 0.0
+    wrong = torch.tensor(
+        [[2.0, 4.0, 5.0, 60.0, 0.5, 1.0, 0.5], [-1.0, 0.5, -1.0, 3.0, torch.nan, 1.0, 1]]
+    )
+    expected = [[True] * 5 + [False, True], [True] * 3 + [False, True, False, False]]
+    assert codes.encode(wrong.double())[1].isneginf().tolist() == expected
+
+
+def test_sums_tables_and_one_hot_codes():
+    codes, x = made_codes()
+    code, _ = codes.encode(x)
+    seen = torch.ones_like(code, dtype=torch.bool)
+    seen[0, 2] = False
+    hot = codes.one_hot(code, seen)
+    assert torch.equal(codes.sums(hot), seen.double())
+    for i in range(len(SIZES)):
+        own = hot[1:, codes.offset[i] : codes.offset[i] + SIZES[i]]
+        assert torch.equal(own.argmax(1), code[1:, i])
+    even = codes.even()
+    torch.testing.assert_close(codes.sums(even), torch.ones(len(SIZES), dtype=torch.float64))
+    assert even[:2].tolist() == [0.5, 0.5]
+    for j, i in enumerate(codes.grouped.tolist()):
+        own = even[codes.offset[i] : codes.offset[i] + BINS]
+        assert torch.equal(own > 0, codes.runs.live[j])
+        assert len(own[own > 0].unique()) == 1
+    counts, prior = hot.sum(0), codes.even()
+    rows = torch.arange(1.0, 8.0, dtype=torch.float64)
+    for more in (3.0, rows):
+        shrunk = codes.shrink(counts, prior, more)
+        torch.testing.assert_close(codes.sums(shrunk), torch.ones(7, dtype=torch.float64))
+        own = torch.as_tensor(more).expand(7)[codes.owner]
+        total = codes.sums(counts)[codes.owner]
+        torch.testing.assert_close(shrunk, (counts + own * prior) / (total + own))
+    log_p = shrunk.log()
+    empty = torch.stack([shrunk[codes.is_empty & (codes.owner == i)].sum() for i in range(7)])
+    torch.testing.assert_close(codes.log_present(log_p).exp(), 1 - empty)
+    assert torch.equal(codes.present(log_p).isneginf(), codes.is_empty | log_p.isneginf())
+
+
+def test_codes_are_chosen_by_their_cumulative():
+    codes, _ = made_codes()
+    log_p = torch.randn(3, codes.total, generator=make_generator(1), dtype=torch.float64)
+    which = torch.arange(600) % 3
+    found = codes.choose(log_p, which, make_generator(5))
+    u = torch.rand(600, len(SIZES), generator=make_generator(5), dtype=torch.float64)
+    for i, (start, size) in enumerate(zip(codes.offset.tolist(), SIZES, strict=True)):
+        p = log_p[which, start : start + size].exp()
+        cumulative = p.cumsum(1) / p.sum(1, keepdim=True)
+        assert torch.equal(found[:, i], (cumulative <= u[:, i : i + 1]).sum(1))
+
+
+def test_states_are_read_and_written():
+    states = CellStates(MIXED)
+    assert states.sizes.tolist() == [1, 1, 1, 1, 1, 4, 2]
+    assert not states.single
+    assert CellStates(MIXED[:5]).single
+    x = mixed_rows()
+    state = states(x)
+    assert not state[:, :5].any()
+    assert torch.equal(state[:, 5] == 3, x[:, 5].isnan())
+    assert torch.equal(state[:, 5] == 2, x[:, 5] == 9)
+    assert torch.equal(state[:, 5] == 1, x[:, 5] == 0)
+    assert torch.equal(state[:, 6], x[:, 6].isnan().long())
+    other = states.write(torch.full_like(x, 7.0), state)
+    assert torch.equal(states(other), state)
+    assert (other[state == 0] == 7).all()
+
+
+def test_logarithms_stay_finite():
+    p = torch.tensor([0.0, 0.25, 1.0])
+    found = finite_log(p)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found[1:], p[1:].log())
