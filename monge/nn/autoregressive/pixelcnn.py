@@ -61,7 +61,7 @@ class PlainPixelCNN(PixelCNNStack):
             masked_conv(inputs, self.colours, reach, reach, reach, strict=number == 0)
             for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True))
         )
-        self.init_weights("relu", self.layers[1:])
+        self.init_weights("relu", list(self.layers[1:]))
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
         h = add_channel_bias(self.layers[0](x), biases[0])
