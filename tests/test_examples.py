@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import monge
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -32,6 +34,26 @@ def test_bias_variance_and_noise_add_up_to_the_error(example):
     found = module.bias_variance("predict.mlp", "net.depth=0", fits=2, rows=60, budget="5steps")
     assert found["sum"] == pytest.approx(found["measured error"], rel=0.1)
     assert found["bias^2"] > found["variance"]  # a line through a sine
+
+
+def test_almost_without_noise_a_noisy_classifier_is_as_accurate_as_without(example, tmp_path):
+    module, model = example("guidance"), "diffusion.noisy_classifier"
+    settings = ("train.ema_decay=0", "train.lr=1e-2")
+    run = monge.fit(
+        model, "digits", *settings, budget="40steps", out=tmp_path / "run", progress=False
+    )
+    rows = run.split(None, "test").whole()
+    clean = float((run.model.mode(rows.given) == rows.x).double().mean())
+    assert module.noisy_accuracy(run, 14.0) == pytest.approx(clean, abs=0.02)
+    assert module.noisy_accuracy(run, -8.0) < clean - 0.1
+
+
+@pytest.mark.slow
+def test_a_classifier_that_knows_noise_guides_better(example, tmp_path):
+    levels, guided = example("guidance").contrast(str(tmp_path), 800, 10, 3.0)
+    assert list(levels) == list(guided.index) == ["noise-aware", "clean"]
+    assert guided["noise-aware"] > guided["clean"] + 0.1
+    assert levels.loc[-2.0, "noise-aware"] > levels.loc[-2.0, "clean"]
 
 
 @pytest.mark.slow

@@ -272,7 +272,7 @@ def train(console: Console, run: Run, budget: str, track: str | None = None) -> 
 
 STOP_REASONS = {
     "budget": "the budget is used up",
-    "patience": "the held-out score stopped improving",
+    "patience": "no improvement for `train.patience` evaluations",
     "complete": "the fit is complete",
     "asked": "interrupted",
     "refit": "the refit is complete",

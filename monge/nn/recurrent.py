@@ -27,7 +27,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
 from .attention.softmax import check_lengths
+from .layers.activation import Activation
 from .layers.dropout import Dropout, drop_elements
+from .layers.init import GAIN_SQUARED, Init, resolve, sample_weight
 from .stepwise import State, Stepwise
 
 
@@ -68,9 +70,10 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         truncate: Annotated[int, Range(0)] = 0
         """Steps through which gradients flow back in training, which bounds their growth and
         memory: the state is carried on to the next segment, its gradient is not; 0 for all."""
-        init: Literal["torch", "orthogonal"] = "torch"
-        """Initial weights: torch's own, uniform, or an orthogonal map of the last hidden vector
-        for each gate, which keeps its norm, and Xavier's of the inputs."""
+        init: Init = "torch"
+        """Initial weights of each gate: torch's own, uniform (auto, torch), by the activation (he,
+        xavier), small, or an orthogonal map of the last hidden vector, which keeps its norm, and
+        xavier for the inputs."""
 
     config: Config
     core: nn.RNNBase
@@ -81,13 +84,24 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         super().__init__()
         self.config, self.inputs, self.outputs = config, inputs, config.width
         self.core = self.build_core(inputs)
-        if config.init == "orthogonal":
-            for depth in range(config.depth):
-                w, u, *_ = self.layer(depth)
-                for gate in range(len(u) // config.width):
-                    own = slice(gate * config.width, (gate + 1) * config.width)
-                    nn.init.xavier_normal_(w.data[own])
-                    nn.init.orthogonal_(u.data[own])
+        if (how := resolve(config.init, deep=False)) != "torch":
+            self.init_weights(how)
+
+    @torch.no_grad()
+    def init_weights(self, how: Init) -> None:
+        """Sample the weights W and U of each gate."""
+        width, alpha = self.config.width, GAIN_SQUARED[self.follows]
+        of_inputs: Init = "xavier" if how == "orthogonal" else how
+        for depth in range(self.config.depth):
+            w, u, *_ = self.layer(depth)
+            for into, last in zip(w.split(width), u.split(width), strict=True):
+                sample_weight(into, of_inputs, alpha, into.shape[1], width)
+                sample_weight(last, how, alpha, width, width)
+
+    @property
+    def follows(self) -> Activation:
+        """The function of a layer."""
+        return "tanh"
 
     @abc.abstractmethod
     def build_core(self, inputs: int) -> nn.RNNBase: ...
@@ -176,6 +190,10 @@ class ElmanRNN(RecurrentNet):
         """The function phi."""
 
     config: Config
+
+    @property
+    def follows(self) -> Activation:
+        return self.config.activation
 
     def build_core(self, inputs: int) -> nn.RNNBase:
         name = self.config.activation

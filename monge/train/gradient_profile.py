@@ -1,8 +1,9 @@
-r"""Root-mean-square activations and gradients of each layer.
+r"""Root-mean-square activations and gradients of each layer, and its dead units.
 
 Backpropagation multiplies a gradient by one Jacobian per layer, so that
 $\|\prod_l J_l\| \le \prod_l \|J_l\|$: it vanishes or explodes geometrically with depth (Hochreiter
-1991; Bengio, Simard & Frasconi 1994). The profile shows where; `alarms` suggests a remedy.
+1991; Bengio, Simard & Frasconi 1994). A unit whose relu is 0 at every row has no gradient and does
+not learn: it is dead. The profile shows where; `alarms` suggests a remedy.
 """
 
 from __future__ import annotations
@@ -21,15 +22,23 @@ from ..core.model import Model
 
 MAX_GRADIENT_RATIO = 1e5
 """Ratio of the gradients at two layers above which a problem is reported."""
+MIN_DEAD, MIN_DEAD_UNITS = 0.8, 16
+"""Share of the units of a layer that are dead from which it is reported, and its least units.
+Where all are, the loss does not depend on the layer."""
+CONVOLUTIONS = (nn.modules.conv._ConvNd,)
+"""Layers whose units are channels, the second axis of their output; of others it is the last."""
 
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """Root mean squares at the output of a layer: of the activations, and of the loss gradient."""
+    """Root mean squares at the output of a layer: of the activations, and of the loss gradient;
+    its units, and the share of them that have no gradient at any row."""
 
     name: str
     signal: float
     gradient: float
+    units: int = 0
+    dead: float = 0.0
 
 
 def profile(model: Model, batch: Batch) -> list[LayerProfile]:
@@ -37,7 +46,8 @@ def profile(model: Model, batch: Batch) -> list[LayerProfile]:
     model is not changed."""
     seen: dict[str, list[Tensor]] = {}
     with ExitStack() as hooks, torch.random.fork_rng(devices=[]), torch.enable_grad():
-        for name, layer in model.named_modules():
+        named = dict(model.named_modules())
+        for name, layer in named.items():
             if any(p.requires_grad and p.ndim > 1 for p in layer.parameters(recurse=False)):
                 handle = layer.register_forward_hook(record_output(name, seen))
                 hooks.callback(handle.remove)
@@ -55,8 +65,17 @@ def profile(model: Model, batch: Batch) -> list[LayerProfile]:
     for name, each in seen.items():
         reached = [g for g in (next(found) for _ in each) if g is not None]
         if reached:
-            layers.append(LayerProfile(name, root_mean_square(each), root_mean_square(reached)))
+            axis = 1 if isinstance(named[name], CONVOLUTIONS) else -1
+            sizes = root_mean_square(each), root_mean_square(reached)
+            layers.append(LayerProfile(name, *sizes, *dead_units(reached, axis)))
     return layers
+
+
+def dead_units(gradients: Sequence[Tensor], axis: int) -> tuple[int, float]:
+    """The units of a layer, and the share of them whose gradients are all 0."""
+    units = gradients[0].shape[axis]
+    alive = [g.movedim(axis, -1).reshape(-1, units).any(0) for g in gradients]
+    return units, 1 - float(torch.stack(alive).any(0).double().mean())
 
 
 def record_output(name: str, seen: dict[str, list[Tensor]]) -> Any:
@@ -78,11 +97,21 @@ def root_mean_square(tensors: Sequence[Tensor]) -> float:
 
 def alarms(layers: Sequence[LayerProfile]) -> list[Finding]:
     """Problems that the profile shows."""
+    dead = max(layers, key=lambda layer: layer.dead * (layer.dead < 1), default=None)
+    found = []
+    if dead is not None and MIN_DEAD <= dead.dead < 1 and dead.units >= MIN_DEAD_UNITS:
+        found.append(
+            Finding(
+                "dead units",
+                f"{dead.dead:.0%} of the {dead.units} units of {dead.name} have no gradient at "
+                "any of the rows",
+                "use activation=leaky, or a smaller train.lr",
+            )
+        )
     alive = [layer for layer in layers if layer.gradient > 0]
     if len(alive) < 2:
-        return []
+        return found
     first, last = alive[0], alive[-1]
-    found = []
     if first.gradient * MAX_GRADIENT_RATIO < last.gradient:
         found.append(
             Finding(

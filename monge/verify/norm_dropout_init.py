@@ -15,8 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core.rng import make_generator
+from ..models.adversarial._convnets import critic_convnet
 from ..nn.attention.transformer import TransformerEncoder
 from ..nn.autoregressive.masked_mlp import MaskedMLP
+from ..nn.autoregressive.pixelcnn import PlainPixelCNN
+from ..nn.autoregressive.pixelrnn import DiagonalBiLSTM, RowLSTM
 from ..nn.dilated import ContinuousStack, TCNStack, WaveNetStack
 from ..nn.layers.activation import Pointwise, activation
 from ..nn.layers.dropout import apply_mask, dropout, monte_carlo_dropout
@@ -403,6 +406,29 @@ def x30_built_stacks_keep_the_variance() -> Residual:
                 for block in encoder.blocks:
                     steps = block(steps)
             missed.append(log_variance(steps))
+    return Residual(most(missed), math.log(STACK_BAND))
+
+
+def x30_built_image_networks_keep_the_variance() -> Residual:
+    """Networks of images built with he give features and scores of a variance near 1.
+
+    One masked stack and both stacks of LSTM cells at depths 2, 8 and 20, critics of GANs at images
+    of sides 16 and 64, which they halve to 4.
+
+    Examines: nn.autoregressive.pixelcnn, nn.autoregressive.pixelrnn,
+    models.adversarial._convnets.
+
+    Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
+    missed = []
+    x = torch.cat([torch.randn(8, 1, 8, 8), torch.ones(8, 1, 8, 8)], 1)
+    with torch.no_grad():
+        for stack in (PlainPixelCNN, RowLSTM, DiagonalBiLSTM):
+            for depth in (2, 8, 20):
+                net = stack.Config(width=32, depth=depth, init="he").build((1, 8, 8), 2)
+                missed.append(log_variance(net.features(x, net.biases(None))))
+        for side, depth in ((16, 2), (64, 4)):
+            critic, _ = critic_convnet(3, (side, side), 16, depth, "he")
+            missed.append(log_variance(critic(torch.randn(64, 3, side, side))))
     return Residual(most(missed), math.log(STACK_BAND))
 
 

@@ -25,17 +25,19 @@ def pairs(rows: int, longest: int):
     return data.open((x, y)).view("y", ["x"])
 
 
-def built(view):
+def built(view, alignment="line"):
     torch.manual_seed(0)
-    model = RNN.smallest_config(view.space).build(view.space).double()
+    config = replace(RNN.smallest_config(view.space), alignment=alignment)
+    model = config.build(view.space).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model.eval(), view.split("train").whole()
 
 
-def test_steps_equal_the_whole_pass():
-    model, batch = built(pairs(40, 6))
+@pytest.mark.parametrize("alignment", ["line", "free"])
+def test_steps_equal_the_whole_pass(alignment):
+    model, batch = built(pairs(40, 6), alignment)
     chosen = [model.SamplingConfig(steps=9, cached=cached) for cached in (True, False)]
     one, other = (
         model.sample(8, batch[:8].given, options, make_generator(1)) for options in chosen
@@ -67,18 +69,37 @@ def test_a_value_for_each_step_beside_such_a_source_is_refused():
         RNN.smallest_config(space).build(space)
 
 
-@pytest.mark.slow
-def test_attention_learns_where_to_read():
-    """Without the source every first value of two costs 1.42 nats, the mean at least 0.43."""
+def trained(alignment, steps):
+    """The loss after some steps. Without the source every first value of two costs 1.42 nats, the
+    mean at least 0.43."""
     view = pairs(200, 4)
     torch.manual_seed(0)
-    model = RNN.Config(net=GRU.Config(width=24), components=1).build(view.space)
-    batch = view.split("train").whole()
+    config = RNN.Config(net=GRU.Config(width=24), components=1, alignment=alignment)
+    model, batch = config.build(view.space), view.split("train").whole()
     model.initialise_from_data(batch)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    for _ in range(150):
+    for _ in range(steps):
         optimiser.zero_grad()
         loss = model.loss(batch)["nll"].mean()
         loss.backward()
         optimiser.step()
-    assert float(loss.detach()) < 0.3
+    return float(loss.detach())
+
+
+def test_a_source_in_the_same_order_is_soon_read():
+    assert trained("line", 25) < 0.3
+
+
+@pytest.mark.slow
+def test_attention_learns_where_to_read():
+    assert trained("free", 150) < 0.3
+
+
+def test_the_ends_of_source_and_event_stand_beside_each_other():
+    view = pairs(200, 6)
+    model, batch = built(view)
+    model.initialise_from_data(batch)
+    source = model.context.split(model.context(batch.given, len(batch), 12))[1]
+    rows = torch.arange(len(batch))
+    last = source.beside[rows, 0, batch.given["x"].length - 1]  # half a step before the end
+    torch.testing.assert_close(last + 1, batch.length.to(last), atol=0.1, rtol=0)

@@ -11,14 +11,27 @@ from torch import nn
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.models.adversarial.cyclegan import CycleGAN
+from monge.models.adversarial.dcgan import DCGAN
+from monge.models.adversarial.pix2pix import Pix2Pix
+from monge.models.adversarial.wgan import WGAN
+from monge.models.diffusion.noisy_classifier import NoisyClassifier
+from monge.models.flow.attribute import AttributeFlow
+from monge.models.flow.cflow import CFlow
+from monge.models.flow.glow import Glow
+from monge.models.flow.superres import Superres
 from monge.models.latent._encoder_decoder import ConvEncoderDecoder
+from monge.nn.autoregressive.any_order import ConvSubsetNet
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
+from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
+from monge.nn.autoregressive.pixelrnn import DiagonalBiLSTM
 from monge.nn.layers.activation import Activation, Pointwise, activation
 from monge.nn.layers.dropout import dropout, monte_carlo_dropout
-from monge.nn.layers.init import GAIN_SQUARED, fans, initialise, maxout_gain
+from monge.nn.layers.init import GAIN_SQUARED, Init, fans, initialise, maxout_gain
 from monge.nn.layers.norm import Norm, centres_channels, group_count, norm
 from monge.nn.layers.pool import GlobalPool, halve_by_max, unpool, upsample
 from monge.nn.mlp import MLP
+from monge.nn.recurrent import GRU, LSTM, ElmanRNN
 from monge.nn.resnet import ResNetFeatures
 
 Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
@@ -214,19 +227,81 @@ def test_small_weights_are_small_and_torch_is_torch():
     assert torch.equal(shallow.hidden[0].weight, peer.weight)
 
 
-def test_a_setting_chooses_the_initial_weights_of_every_network():
-    image = Space(kind="real", shape=(1, 8, 8), rows=99)
-    convolution = ConvEncoderDecoder.Config(widths=(4,), width=8, init="small")
-    nets = [
-        convolution.build(image, 64, 0, 4, 2, 64),
-        ResNetFeatures.Config(widths=(4,), blocks=1, init="small").build((1, 8, 8)),
-        MaskedMLP.Config(width=64, direct=False, init="small").build(
-            torch.arange(9), torch.arange(9), torch.arange(9)[None]
-        ),
-    ]
-    for net in nets:
-        weights = torch.cat([p.detach().flatten() for p in net.parameters() if p.ndim > 1])
-        assert float(weights.std()) < 0.02
+IMAGE = Space(kind="levels", shape=(1, 8, 8), size=16, rows=99)
+PAIR = replace(IMAGE, given={"source": IMAGE})
+SMALL_PAIR = replace(IMAGE, given={"source": replace(IMAGE, shape=(1, 4, 4))})
+LABEL = Space(kind="label", size=3, given={"image": IMAGE})
+ENTRIES = torch.arange(64)
+NETWORKS = {
+    "mlp": lambda init: MLP.Config(width=64, init=init).build(32, 32),
+    "masked": lambda init: MaskedMLP.Config(width=64, direct=False, init=init).build(
+        ENTRIES, ENTRIES, ENTRIES[None]
+    ),
+    "encoder and decoder": lambda init: ConvEncoderDecoder.Config(
+        widths=(16,), width=32, init=init
+    ).build(replace(IMAGE, kind="real"), 64, 0, 4, 2, 64),
+    "resnet": lambda init: ResNetFeatures.Config(widths=(16,), blocks=1, init=init).build(
+        (1, 8, 8)
+    ),
+    "pixelcnn": lambda init: pixel(GatedPixelCNN, init),
+    "plain": lambda init: pixel(PlainPixelCNN, init),
+    "pixelrnn": lambda init: pixel(DiagonalBiLSTM, init, 1),
+    "deep_nade": lambda init: ConvSubsetNet.Config(init=init).build(
+        (1, 8, 8), ENTRIES, ENTRIES, 0
+    ),
+    "rnn": lambda init: ElmanRNN.Config(width=32, activation="relu", init=init).build(32),
+    "gru": lambda init: GRU.Config(width=32, depth=2, init=init).build(32),
+    "lstm": lambda init: LSTM.Config(width=32, init=init).build(32),
+    "glow": lambda init: Glow.Config(steps=2, width=32, init=init).build(IMAGE),
+    "superres": lambda init: Superres.Config(steps=1, init=init).build(SMALL_PAIR),
+    "cflow": lambda init: CFlow.Config(layers=2, steps=1, init=init).build(PAIR),
+    "attribute": lambda init: AttributeFlow.Config(steps=1, init=init).build(
+        replace(IMAGE, given={"label": replace(LABEL, given={})})
+    ),
+    "dcgan": lambda init: DCGAN.Config(init=init).build(IMAGE),
+    "wgan": lambda init: WGAN.Config(image_net="conv", init=init).build(IMAGE),
+    "pix2pix": lambda init: Pix2Pix.Config(init=init).build(PAIR).discriminator,
+    "cyclegan": lambda init: CycleGAN.Config(init=init).build(PAIR).discriminators,
+    "noisy classifier": lambda init: NoisyClassifier.Config(init=init).build(LABEL).net,
+}
+
+
+def pixel(stack, init, depth=2):
+    return stack.Config(width=32, depth=depth, first=5, init=init).build((1, 8, 8), 2)
+
+
+def weights_of(net):
+    """The weights of the linear maps and convolutions of a network, and their inputs per output;
+    those that start at 0 and small ones, whose spread is uncertain, are left out."""
+    for layer in net.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
+            mask = getattr(layer, "mask", None)
+            mask = mask(0) if callable(mask) else torch.ones(()) if mask is None else mask
+            weight, into = layer.weight.detach(), fans(layer)[0] * float(mask.mean())
+        elif isinstance(layer, nn.RNNBase):
+            weight, into = layer.weight_hh_l0.detach(), layer.hidden_size
+        else:
+            continue
+        if weight.any() and weight.numel() > 500:
+            yield weight, into
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_setting_chooses_the_initial_weights_of_every_network(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        nets = {init: NETWORKS[name](init) for init in get_args(Init)}
+    sizes = {
+        init: [float(weight.square().mean()) * into for weight, into in weights_of(net)]
+        for init, net in nets.items()
+    }
+    assert all(size > 0.8 for size in sizes["he"])
+    for weight, _ in weights_of(nets["torch"]):
+        assert abs(float(weight.square().mean()) * weight[0].numel() - 1 / 3) < 0.05
+    small = [float(weight.std()) for weight, _ in weights_of(nets["small"])]
+    assert small
+    assert all(abs(std - 0.01) < 0.002 for std in small)
+    assert len({tuple(sizes[init]) for init in ("he", "xavier", "orthogonal", "torch")}) == 4
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.05, 0.7])

@@ -6,7 +6,13 @@ import torch
 from torch import nn
 
 from monge.core.model import Model, Update
-from monge.train.gradient_profile import LayerProfile, alarms, profile, root_mean_square
+from monge.train.gradient_profile import (
+    LayerProfile,
+    alarms,
+    dead_units,
+    profile,
+    root_mean_square,
+)
 
 
 class Deep(Model):
@@ -45,6 +51,42 @@ def test_gains_multiply_along_the_depth(gain, name):
     assert layers[3].signal / layers[0].signal == pytest.approx(gain**3, rel=1e-4)
     assert [finding.name for finding in alarms(layers)] == ([name] if name else [])
     assert all(p.grad is None for p in model.parameters())
+
+
+class Dying(Model):
+    """relu of a linear map whose first units never leave 0."""
+
+    events = {"real"}
+
+    def __init__(self, space, dead, units=20):
+        super().__init__(Dying.Config(), space)
+        self.hidden, self.out = nn.Linear(2, units), nn.Linear(units, 1)
+        with torch.no_grad():
+            self.hidden.bias[:dead] = -1e3
+            self.hidden.bias[dead:] = 1e3
+
+    def loss(self, batch):
+        return {"sum": self.out(self.hidden(batch.x).relu())[:, 0]}
+
+    @classmethod
+    def smallest_config(cls, space):
+        return cls.Config()
+
+
+@pytest.mark.parametrize(("dead", "names"), [(3, []), (18, ["dead units"]), (20, [])])
+def test_units_that_no_row_moves_are_dead(dead, names):
+    """Where all are, the loss does not depend on the layer."""
+    space, batch = small_data.make("real")
+    layers = profile(Dying(space, dead), batch)
+    assert (layers[0].units, layers[0].dead) == (20, pytest.approx(dead / 20))
+    assert layers[-1].dead == 0
+    assert [finding.name for finding in alarms(layers)] == names
+
+
+def test_the_units_of_a_convolution_are_its_channels():
+    gradient = torch.zeros(5, 4, 3, 3)
+    gradient[2, 1, 0, 0] = 1.0
+    assert dead_units([gradient], 1) == (4, 0.75)
 
 
 def test_what_has_no_layers_raises_no_alarm():

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn.inputs.features import Conditions
+from ...nn.layers.activation import Activation
+from ...nn.layers.init import Init, initialise
 
 Sides = tuple[int, ...]
 INIT_STD = 0.02
@@ -56,7 +58,13 @@ def double(inputs: int, outputs: int, sides: Sides, bias: bool = True) -> nn.Con
 
 
 def upsampler(
-    latent: int, channels: int, sides: Sequence[int], width: int, depth: int, bounded: bool
+    latent: int,
+    channels: int,
+    sides: Sequence[int],
+    width: int,
+    depth: int,
+    bounded: bool,
+    init: Init = "auto",
 ) -> nn.Sequential:
     """(B, latent, 1, 1) to (B, channels, *sides): transposed convolutions alone, batch norm and
     relu after all but the last, which ends in tanh for bounded values."""
@@ -71,10 +79,13 @@ def upsampler(
             nn.ReLU(inplace=True),
             double(above, widths[level], steps[level], bias=not level),
         ]
-    return init_weights(nn.Sequential(*layers, *([nn.Tanh()] if bounded else [])))
+    net = nn.Sequential(*layers, *([nn.Tanh()] if bounded else []))
+    return init_weights(net, init, "relu")
 
 
-def downsampler(channels: int, sides: Sequence[int], width: int, depth: int) -> nn.Sequential:
+def downsampler(
+    channels: int, sides: Sequence[int], width: int, depth: int, init: Init = "auto"
+) -> nn.Sequential:
     """(B, channels, *sides) to (B, 1, 1, 1): strided convolutions alone, leaky relu of slope 0.2
     after all but the last, batch norm before it but at the input."""
     steps = resolutions(sides, depth)
@@ -85,11 +96,11 @@ def downsampler(channels: int, sides: Sequence[int], width: int, depth: int) -> 
         layers += [nn.BatchNorm2d(widths[level + 1])] if level else []
         layers.append(nn.LeakyReLU(0.2, inplace=True))
     last = nn.Conv2d(widths[-1], 1, steps[-1])  # type: ignore[arg-type]
-    return init_weights(nn.Sequential(*layers, last))
+    return init_weights(nn.Sequential(*layers, last), init, "leaky")
 
 
 def critic_convnet(
-    channels: int, sides: Sequence[int], width: int, depth: int
+    channels: int, sides: Sequence[int], width: int, depth: int, init: Init = "auto"
 ) -> tuple[nn.Sequential, list[nn.Conv2d]]:
     """(B, channels, *sides) to (B, 1, 1, 1) by strided convolutions and leaky relu alone, and its
     convolutions: batch norm would let the score of a row depend on others."""
@@ -98,11 +109,13 @@ def critic_convnet(
     convs = [halve(widths[level], widths[level + 1], steps[level]) for level in range(depth)]
     convs.append(nn.Conv2d(widths[-1], 1, steps[-1]))  # type: ignore[arg-type]
     between = [layer for conv in convs[:-1] for layer in (conv, nn.LeakyReLU(0.2))]
-    return nn.Sequential(*between, convs[-1]), convs
+    net = nn.Sequential(*between, convs[-1])
+    initialise(net, init, "leaky")
+    return net, convs
 
 
 def patch_discriminator(
-    channels: int, width: int, depth: int, sides: Sequence[int]
+    channels: int, width: int, depth: int, sides: Sequence[int], init: Init = "auto"
 ) -> nn.Sequential:
     """(B, channels, *sides) to logits (B, 1, h, w), one of each patch: `depth` halvings, then two
     convolutions of stride 1 (Isola et al. 2017), normalised a row and channel at a time."""
@@ -119,12 +132,15 @@ def patch_discriminator(
         nn.LeakyReLU(0.2, inplace=True),
         nn.Conv2d(2 * inputs, 1, 3, padding=1),
     ]
-    return init_weights(nn.Sequential(*layers))
+    return init_weights(nn.Sequential(*layers), init, "leaky")
 
 
 @torch.no_grad()
-def init_weights(net: nn.Sequential) -> nn.Sequential:
-    """Weights N(0, 0.02^2), and N(1, 0.02^2) in norms; biases 0."""
+def init_weights(net: nn.Sequential, init: Init, activation: Activation) -> nn.Sequential:
+    """As `init` says; auto is N(0, 0.02^2), and N(1, 0.02^2) in norms, with biases 0."""
+    if init != "auto":
+        initialise(net, init, activation)
+        return net
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d | nn.GroupNorm):
             centre = 0.0 if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) else 1.0

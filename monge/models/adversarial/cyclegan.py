@@ -25,6 +25,7 @@ from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.standardise import Coordinates
+from ...nn.layers.init import Init
 from ...nn.unet import UNet
 from ._base import check_rows
 from ._convnets import depth_for, patch_discriminator
@@ -55,6 +56,9 @@ class CycleGAN(Model, CanSample):
         """Weight of the identity loss."""
         game: Game = "squares"
         """Adversarial loss: squares (least squares), hinge, nonsaturating or minimax."""
+        init: Init = "auto"
+        """Initial weights of the discriminators: N(0, 0.02^2) as in the paper (auto), by the
+        activation (he, xavier, orthogonal), small, or torch's own; generators have net.init."""
 
     class SamplingConfig(CanSample.SamplingConfig):
         reverse: bool = False
@@ -75,7 +79,8 @@ class CycleGAN(Model, CanSample):
         depth = config.patch or min(2, depth_for(sides))
         self.generators = nn.ModuleList([translator(), translator()])  # F to A, G to B
         self.discriminators = nn.ModuleList(
-            patch_discriminator(channels, config.width, depth, sides) for _ in range(2)
+            patch_discriminator(channels, config.width, depth, sides, config.init)
+            for _ in range(2)
         )
 
     def loss(self, batch: Batch) -> Losses:

@@ -21,6 +21,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...nn.layers.init import Init
 from ._base import AdversarialModel, check_rows
 from ._convnets import ConditionMaps, broken_rules, depth_for, downsampler, upsampler
 from ._losses import discriminator_terms, generator_terms
@@ -38,6 +39,9 @@ class DCGAN(AdversarialModel):
         """Channels at half resolution, in both networks; each halving doubles them."""
         depth: Annotated[int, Range(0, MAX_LAYERS)] = 0
         """Number of downsampling steps; 0 downsamples to about 4 pixels."""
+        init: Init = "auto"
+        """Initial weights of both networks: N(0, 0.02^2) as in the paper (auto), by the activation
+        (he, xavier, orthogonal), small, or torch's own."""
 
     config: Config
 
@@ -47,10 +51,16 @@ class DCGAN(AdversarialModel):
         depth = config.depth or depth_for(sides)
         self.maps, bounded = ConditionMaps(self.conditions, space), space.kind == "levels"
         self.generator: nn.Sequential = upsampler(
-            config.latent + self.conditions.width, channels, sides, config.width, depth, bounded
+            config.latent + self.conditions.width,
+            channels,
+            sides,
+            config.width,
+            depth,
+            bounded,
+            config.init,
         )
         self.discriminator: nn.Sequential = downsampler(
-            channels + self.maps.channels, sides, config.width, depth
+            channels + self.maps.channels, sides, config.width, depth, config.init
         )
         if broken := broken_rules(self.generator, self.discriminator, bounded):
             raise UsageError(f"not a DCGAN: {broken[0]}")

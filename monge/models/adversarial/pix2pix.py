@@ -24,6 +24,7 @@ from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Features
 from ...nn.inputs.standardise import Coordinates
 from ...nn.layers.dropout import monte_carlo_dropout
+from ...nn.layers.init import Init
 from ...nn.unet import UNet
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows
 from ._convnets import depth_for, patch_discriminator
@@ -53,6 +54,9 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         standard deviation of reals."""
         game: Game = "nonsaturating"
         """Adversarial loss: nonsaturating, minimax, squares (least squares) or hinge."""
+        init: Init = "auto"
+        """Initial weights of the discriminator: N(0, 0.02^2) as in the paper (auto), by the
+        activation (he, xavier, orthogonal), small, or torch's own; the generator has net.init."""
 
     config: Config
 
@@ -65,7 +69,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         self.generator = ImageTranslator(config.net, source.shape[0], channels, tuple(sides))
         depth = config.patch or min(2, depth_for(sides))
         self.discriminator = patch_discriminator(
-            source.shape[0] + channels, config.width, depth, sides
+            source.shape[0] + channels, config.width, depth, sides, config.init
         )
 
     def loss(self, batch: Batch) -> Losses:

@@ -22,6 +22,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...nn.layers.init import Init
 from ...nn.mlp import MLP
 from .._generator import CHOSEN_KINDS, MLPGeneratorModel, default_share_weight
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows, single_class
@@ -67,6 +68,9 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         """image_net=conv: channels at half resolution; each halving doubles them."""
         depth: Annotated[int, Range(0, MAX_LAYERS)] = 0
         """image_net=conv: number of downsampling steps; 0 downsamples to about 4 pixels."""
+        init: Init = "auto"
+        """image_net=conv: initial weights: by the activation (he, xavier, orthogonal), small,
+        torch's own, or auto: N(0, 0.02^2) in the generator, torch's in the critic."""
         critic_steps: Annotated[int, Range(1)] = 5
         """Critic updates per generator update."""
 
@@ -100,7 +104,8 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
             return super().build_generator(inputs)
         channels, *sides = self.space.shape
         depth = self.config.depth or depth_for(sides)
-        return upsampler(inputs, channels, sides, self.config.width, depth, bounded=False)
+        width, init = self.config.width, self.config.init
+        return upsampler(inputs, channels, sides, width, depth, bounded=False, init=init)
 
     def build_critic(self) -> tuple[nn.Module, Layers]:
         """The critic and its linear maps."""
@@ -111,7 +116,8 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
         channels, *sides = self.space.shape
         self.maps = ConditionMaps(self.conditions, self.space)
         depth = self.config.depth or depth_for(sides)
-        return critic_convnet(channels + self.maps.channels, sides, self.config.width, depth)
+        width, init = self.config.width, self.config.init
+        return critic_convnet(channels + self.maps.channels, sides, width, depth, init)
 
     def loss(self, batch: Batch) -> Losses:
         """The critic minimises f(fake) - f(real) plus its penalty, the generator -f(fake)."""

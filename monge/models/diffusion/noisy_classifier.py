@@ -33,7 +33,7 @@ from ...core.model import Defaults, Losses, Model
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.layers.activation import Activation
-from ...nn.layers.init import initialise
+from ...nn.layers.init import Init, initialise
 from ...nn.layers.norm import Norm
 from ...nn.layers.specs import (
     ActivationSpec,
@@ -64,20 +64,28 @@ class NoisyInputNet(nn.Module):
     frequencies: Tensor
 
     def __init__(
-        self, space: Space, widths: Sequence[int], width: int, dropout: float, outputs: int
+        self,
+        space: Space,
+        widths: Sequence[int],
+        width: int,
+        dropout: float,
+        outputs: int,
+        init: Init = "auto",
     ) -> None:
         super().__init__()
         self.register_buffer("frequencies", torch.tensor(LOG_SNR_FREQUENCIES), persistent=False)
         self.shape = space.shape if is_image(space) else None
         self.net: nn.Module
         if self.shape is None:
-            config = MLP.Config(width=width, depth=len(widths) + 1, residual=True, dropout=dropout)
+            config = MLP.Config(
+                width=width, depth=len(widths) + 1, residual=True, dropout=dropout, init=init
+            )
             self.net = MLP(config, space.dims + LOG_SNR_FEATURES, outputs)
             return
         plan = convolutions(widths, width, dropout, outputs)
         shape = (self.shape[0] + LOG_SNR_FEATURES, *self.shape[1:])
         self.net = plan.build(shape)
-        initialise(self.net, "he", "silu")
+        initialise(self.net, "he" if init == "auto" else init, "silu")
 
     def forward(self, z: Tensor, log_snr: Tensor) -> Tensor:
         angles = log_snr[:, None] * self.frequencies
@@ -142,6 +150,9 @@ class NoisyClassifier(
         """Units of the dense layer."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.1
         """Dropout rate around the dense layer."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, torch's own, or
+        auto: he for images."""
         high: Annotated[float, Range(-2, 30)] = 14.0
         """Highest log-SNR, near the data."""
         low: Annotated[float, Range(-30)] = -10.0
@@ -165,7 +176,12 @@ class NoisyClassifier(
         (self.noisy,) = space.given
         self.units, self.head = Units(self.input_space), Head(space)
         self.net = NoisyInputNet(
-            self.input_space, config.widths, config.width, config.dropout, self.head.width
+            self.input_space,
+            config.widths,
+            config.width,
+            config.dropout,
+            self.head.width,
+            config.init,
         )
 
     @property

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.space import Space
+from ...nn.layers.init import Init, initialise
 from ...prob.bijections.base import Bijection, Compose, Inverse
 from ...prob.bijections.coupling import (
     CheckerboardCoupling,
@@ -49,6 +50,7 @@ class CouplingConvNet(nn.Module):
         view: ImageShape | None = None,
         skip: int = 0,
         kernel_size: int = 3,
+        init: Init = "auto",
     ) -> None:
         super().__init__()
         self.view, self.image_entries = view, math.prod(view) if view else 0
@@ -64,6 +66,7 @@ class CouplingConvNet(nn.Module):
         )
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)  # type: ignore[arg-type]
+        initialise(self, init, "relu")
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         # Channels last: half of the time of 3x3 convolutions that have few channels at one end.
@@ -118,6 +121,7 @@ class GlowSteps:
     injects: bool = False
     kernel_size: int = 3  # of convolutions of that image
     checkerboard: int = 0  # couplings of a chess-board at the start of a level
+    init: Init = "auto"  # of the networks
 
     def level(self, shape: ImageShape, squeezed: bool, last: bool) -> Bijection:
         """The map from both halves of the channels to the input of the level."""
@@ -142,6 +146,7 @@ class GlowSteps:
                         self.context,
                         self.view if self.view and divides(shape, self.view) else None,
                         kernel_size=self.kernel_size,
+                        init=self.init,
                     ),
                     warp,
                     bool(number % 2),
@@ -174,6 +179,7 @@ class GlowSteps:
             self.context,
             self.view,
             kernel_size=self.kernel_size,
+            init=self.init,
         )
         return CouplingBijection(net, warp, size, flip)
 

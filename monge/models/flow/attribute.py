@@ -20,6 +20,7 @@ from ...core.errors import DataError
 from ...core.model import Defaults, Losses, is_exporting
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...nn.layers.init import Init
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
 from ...prob.distributions import normal_log_prob_rows
@@ -48,12 +49,15 @@ class AttributeFlow(TransferFlow):
         """Images: steps per level."""
         width: Annotated[int, Range(1)] = 64
         """Images: channels of the hidden layers of a coupling."""
+        init: Init = "auto"
+        """Images: initial weights of the convolutions of a coupling but the last, which are 0: he,
+        xavier, orthogonal, small, or torch's own (auto, torch)."""
 
     config: Config
 
     def build_layers(self, context: int) -> Bijection:
         if (most := count_halvings(image_shape(self.space))) and self.space.is_image:
-            steps = GlowSteps(self.config.steps, self.config.width, context)
+            steps = GlowSteps(self.config.steps, self.config.width, context, init=self.config.init)
             return steps.flat(image_shape(self.space), min(self.config.levels or 3, most))
         dims = self.space.dims
         return self.config.with_mixture(coupling_stack(self.config, dims, context), dims)

@@ -20,6 +20,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...nn.layers.init import Init
 from ...prob.bijections.base import Bijection
 from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
@@ -48,12 +49,21 @@ class Glow(CompletableFlow):
         checkerboard: Annotated[int, Range(0, MAX_LAYERS)] = 0
         """Couplings of alternating colours of a chess-board before each level is squeezed, three
         in RealNVP; images of odd sides have four at least, at full size."""
+        init: Init = "auto"
+        """Initial weights of the convolutions of a coupling but the last, which are 0: he, xavier,
+        orthogonal, small, or torch's own (auto, torch)."""
 
     config: Config
 
     def build_layers(self, context: int) -> Bijection:
         config = self.config
-        steps = GlowSteps(config.steps, config.width, context, checkerboard=config.checkerboard)
+        steps = GlowSteps(
+            config.steps,
+            config.width,
+            context,
+            checkerboard=config.checkerboard,
+            init=config.init,
+        )
         return steps.flat(image_shape(self.space), level_count(self.space, self.config.levels))
 
     def loss(self, batch: Batch) -> Losses:

@@ -25,6 +25,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions
+from ...nn.layers.init import Init, initialise
 from ...prob.bijections.base import Bijection, Compose, Inverse
 from ...prob.bijections.detail_split import SquareDetails
 from ...prob.bijections.linear import Reshape
@@ -76,6 +77,9 @@ class Superres(Flow, CanEnlarge):
         kernel_size: Literal[1, 3] = 3
         """Kernel size of the convolutions of these features in a coupling; 1 takes half of the
         time."""
+        init: Init = "auto"
+        """Initial weights of the convolutions but the last of a coupling, which are 0: he,
+        xavier, orthogonal, small, or torch's own (auto, torch)."""
 
     config: Config
 
@@ -89,6 +93,7 @@ class Superres(Flow, CanEnlarge):
         self.conditions = Conditions(Space(kind="real", shape=space.shape, given=rest))
         self.seen = Conditions(Space(kind="real", shape=space.shape, given={self.source: part}))
         self.reads = SmallImageEncoder(part.shape[0], config.features)
+        initialise(self.reads, config.init, "relu")
 
     @property
     def factor(self) -> int:
@@ -114,6 +119,7 @@ class Superres(Flow, CanEnlarge):
             view,
             True,
             self.config.kernel_size,
+            init=self.config.init,
         )
         shape = (self.factor**2 * shape[0], *shape[1:])
         count = self.config.levels or 1 + min(count_halvings(shape), 1)

@@ -30,7 +30,7 @@ from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
 from ..layers.activation import Activation, activation
-from ..layers.init import Init
+from ..layers.init import Init, initialise
 from ..mlp import MLP
 from .masked_mlp import EntryStepper
 
@@ -251,6 +251,9 @@ class ConvSubsetNet(SubsetNet):
         """Pixels on a side that a convolution reads."""
         activation: Activation = "relu"
         """Function before each convolution but the first."""
+        init: Init = "auto"
+        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own
+        (auto, torch); blocks start as the identity in any case."""
 
     def __init__(
         self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor, context: int
@@ -276,6 +279,7 @@ class ConvSubsetNet(SubsetNet):
         self.out = nn.Conv2d(width, shape[0] * count, 1, bias=False)
         self.bias = nn.Parameter(torch.zeros(len(outputs)))
         self.act = activation(config.activation)
+        initialise(self, config.init, config.activation)
 
     def forward(self, known: ObservedRows) -> Tensor:
         if torch.is_grad_enabled():

@@ -33,7 +33,9 @@ from torch import Tensor, nn
 from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
 from ...core.rng import make_generator
+from ..layers.activation import Activation
 from ..layers.dropout import Dropout
+from ..layers.init import GAIN_SQUARED, Init, init_weight, initialise
 from .masked_mlp import EntryStepper
 
 OddKernel = Literal[3, 5, 7, 9, 11, 13, 15]
@@ -108,6 +110,9 @@ class RasterNet(Configured, nn.Module, abc.ABC):
         """Side of the first layer's kernel, which is cheap."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of each layer's outputs dropped in training."""
+        init: Init = "auto"
+        """Initial weights of the convolutions: by the function before them (he, xavier,
+        orthogonal), small, torch's own, or auto: he as if it were linear."""
 
     config: Config
 
@@ -134,6 +139,29 @@ class RasterNet(Configured, nn.Module, abc.ABC):
         self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
         self.drop = Dropout(config.dropout)
         nn.init.zeros_(self.out.weight)
+
+    def init_weights(self, before: Activation, added: Sequence[nn.Module] = ()) -> None:
+        """Sample the weights of the convolutions, which read values of the function `before`, as
+        the setting `init` says; those that are 0 stay so, and masked entries do not count. The
+        outputs of those in `added` are added up, so that each has only its part of the
+        variance."""
+        how = self.config.init
+        if how == "auto":
+            return
+        for conv in self.modules():
+            if not isinstance(conv, WindowConv2d) or not bool(conv.weight.any()):
+                continue
+            if how == "torch":
+                nn.Conv2d.reset_parameters(conv)
+                continue
+            alpha = GAIN_SQUARED["relu" if conv is self.blend else before]
+            read = 1.0 if conv.mask is None else float(conv.mask.mean())
+            share = sum(conv is layer for layer in added) / max(len(added), 1) or 1.0
+            init_weight(conv, how, alpha * share / read)
+            if conv.bias is not None:
+                nn.init.zeros_(conv.bias)
+        if self.given is not None:
+            initialise(self.given, how, "identity")
 
     @torch.no_grad()
     def init_output_bias(self, start: Tensor) -> None:

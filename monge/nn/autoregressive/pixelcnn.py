@@ -61,6 +61,7 @@ class PlainPixelCNN(PixelCNNStack):
             masked_conv(inputs, self.colours, reach, reach, reach, strict=number == 0)
             for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True))
         )
+        self.init_weights("relu", list(self.layers[1:]))
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
         h = add_channel_bias(self.layers[0](x), biases[0])
@@ -91,13 +92,15 @@ class GatedPixelCNN(PixelCNNStack):
     ) -> None:
         super().__init__(config, shape, outputs, 4 * config.width, context)
         below = [self.inputs, *[self.colours] * (config.depth - 1)]
-        self.layers = nn.ModuleList(
+        layers = [
             GatedPixelLayer(
                 inputs, self.colours, reach, first=number == 0, last=number == config.depth - 1
             )
             for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True))
-        )
+        ]
+        self.layers = nn.ModuleList(layers)
         self.skip = masked_conv(self.colours.repeat(config.depth), self.colours)
+        self.init_weights("tanh", [layer.mix for layer in layers if layer.mix is not None])
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
         v, h, gated = F.pad(x, (0, 0, 1, -1)), x, []

@@ -57,7 +57,11 @@ class PixelRNNStack(RasterNet):
         super().__init__(config, shape, outputs, gates * config.width, context)
         reach = config.first // 2
         self.first = masked_conv(self.inputs, self.colours, reach, reach, reach, strict=True)
-        self.layers = nn.ModuleList(self.cells() for _ in range(config.depth))
+        layers = [self.cells() for _ in range(config.depth)]
+        self.layers = nn.ModuleList(layers)
+        self.init_weights("tanh", [layer.mix for layer in layers])
+        for layer in layers:
+            layer.open_forget_gates()
 
     @abc.abstractmethod
     def cells(self) -> CellLayer:
@@ -128,6 +132,9 @@ class CellLayer(nn.Module, abc.ABC):
         self.mix = masked_conv(colours, colours, bias=False)
         size = (networks, taps, width, 4 * width)
         self.carry = nn.Parameter(torch.randn(size) / math.sqrt(taps * width))
+
+    def open_forget_gates(self) -> None:
+        """Initialise the forget gates to be mostly open."""
         open_forget_gate(self.read)
 
     def forward(self, h: Tensor, x: Tensor, bias: Tensor | None, drop: nn.Module) -> Tensor:
@@ -146,7 +153,6 @@ class CellLayer(nn.Module, abc.ABC):
 
 
 def open_forget_gate(read: WindowConv2d) -> None:
-    """Initialise the forget gate to be mostly open."""
     assert read.bias is not None
     nn.init.ones_(read.bias.detach().chunk(4)[1])
 
@@ -177,6 +183,9 @@ class DiagonalCellLayer(CellLayer):
         neighbours = Neighbourhood(((-1, 0), (0, -1)), memory=1, diagonal=True)
         super().__init__(colours, 0, 2, neighbours)
         self.mirror = WindowConv2d(len(colours) + inputs, 4 * len(colours))
+
+    def open_forget_gates(self) -> None:
+        super().open_forget_gates()
         open_forget_gate(self.mirror)
 
     def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .activation import LEAKY_SLOPE, Activation
 
@@ -134,12 +134,16 @@ def rescale_chain(layers: Sequence[nn.Linear], act: nn.Module) -> None:
 
 
 def init_weight(layer: nn.Module, how: Init, alpha: float) -> None:
-    weight = layer.weight
-    assert isinstance(weight, nn.Parameter)
+    assert isinstance(layer.weight, nn.Parameter)
+    sample_weight(layer.weight, how, alpha, *fans(layer))
+
+
+@torch.no_grad()
+def sample_weight(weight: Tensor, how: Init, alpha: float, into: float, out: float) -> None:
+    """Sample a weight of a map that has `into` inputs per output and `out` outputs per input."""
     if how == "orthogonal":
         nn.init.orthogonal_(weight, math.sqrt(alpha))
         return
-    into, out = fans(layer)
     variance = {"he": alpha / into, "xavier": 2 * alpha / (into + out), "small": SMALL_STD**2}[how]
     weight.normal_(0, math.sqrt(variance))
 
