@@ -87,6 +87,20 @@ class ForecastPaths:
             columns[name] = self.written(self.paths[:, :, place].reshape(-1), place)
         return pd.DataFrame(columns)
 
+    def in_type(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table of these with times of the type that those of the data have."""
+        import pandas as pd
+
+        clock, column = self.series.clock, self.series.column
+        if not clock.dtype.startswith("datetime64["):
+            return table
+        moments = pd.to_datetime(table[column], format=clock.form)
+        if isinstance(kind := pd.api.types.pandas_dtype(clock.dtype), pd.DatetimeTZDtype):
+            zone = kind.tz if clock.is_local else "UTC"
+            # days on which the clock skips or repeats that time begin an hour later or earlier
+            moments = moments.dt.tz_localize(zone, ambiguous=True, nonexistent="shift_forward")
+        return table.assign(**{column: moments.astype(clock.dtype)})
+
     def written(self, values: NDArray[np.float64], place: int) -> NDArray[Any]:
         """Numbers with the decimals that those of a channel have, whole where they are."""
         decimals = decimals_of(self.series.values[:, place])

@@ -608,7 +608,7 @@ class Run(SavedRun):
         what, form = opened(what)
         found = forecast(self, horizon, what, (*settings, *as_settings(options)), n, seed)
         self.notes = found.notes
-        table = found.sampled() if paths else found.table(interval)
+        table = found.in_type(found.sampled() if paths else found.table(interval))
         return in_kind(table, self.form if what is None else form)
 
     def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
