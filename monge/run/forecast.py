@@ -94,12 +94,13 @@ class ForecastPaths:
         clock, column = self.series.clock, self.series.column
         if not clock.dtype.startswith("datetime64["):
             return table
+        kind: Any = pd.api.types.pandas_dtype(clock.dtype)
         moments = pd.to_datetime(table[column], format=clock.form)
-        if isinstance(kind := pd.api.types.pandas_dtype(clock.dtype), pd.DatetimeTZDtype):
+        if isinstance(kind, pd.DatetimeTZDtype):
             zone = kind.tz if clock.is_local else "UTC"
             # days on which the clock skips or repeats that time begin an hour later or earlier
             moments = moments.dt.tz_localize(zone, ambiguous=True, nonexistent="shift_forward")
-        return table.assign(**{column: moments.astype(clock.dtype)})
+        return table.assign(**{column: moments.astype(kind)})
 
     def written(self, values: NDArray[np.float64], place: int) -> NDArray[Any]:
         """Numbers with the decimals that those of a channel have, whole where they are."""

@@ -107,8 +107,9 @@ def joined_time(raw: RawData, options: Options, wanted: str | None) -> RawData:
 def own_clock(column: Any, name: str) -> tuple[Any, tuple[str, ...]]:
     """A column of times as the clock of their zone shows them, if it shows all the same time of
     day, otherwise as it is; and a note about offsets that are lost."""
+    notes: tuple[str, ...] = ()
     if getattr(column.dtype, "tz", None) is not None:
-        shown, notes = column.dt.tz_localize(None), ()
+        shown = column.dt.tz_localize(None)
         times = shown.to_numpy().astype("datetime64[s]")
     elif column.dtype.kind == "O" and has_zones(column):
         shown = column.map(without_zone)
