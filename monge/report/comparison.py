@@ -8,7 +8,7 @@ from typing import Any
 
 from ..comparison.leaderboard import Leaderboard, LeaderboardRow
 from ..comparison.runner import Comparison, Outcome
-from ..core.metric import Metric
+from ..core.metric import Metric, with_error
 from ..plot.learning_curves import write_race
 from ..run.run import Run, load
 from .html import embed_image, folded, gallery, listing, page, paragraph, part, table
@@ -145,11 +145,14 @@ def likelihood(measures: Mapping[str, Metric]) -> list[Any]:
     score, bits = measures.get("log_likelihood"), measures.get("bits_per_dim")
     if score is None:
         return [None, "", None]
-    return [f"{score.value:.2f} ± {score.stderr:.2g}", score.kind, bits.value if bits else None]
+    found = f"{score.value:.2f}{with_error(score.stderr, 2)}"
+    return [found, score.kind, bits.value if bits else None]
 
 
 def paired(row: LeaderboardRow) -> str | None:
-    return f"{row.gap_to_best[0]:.2f} ± {row.gap_to_best[1]:.2g}" if row.gap_to_best else None
+    if not row.gap_to_best:
+        return None
+    return f"{row.gap_to_best[0]:.2f}{with_error(row.gap_to_best[1], 2)}"
 
 
 def spanned(row: LeaderboardRow) -> str | None:

@@ -193,8 +193,13 @@ def recommendation(
     run = storage.default_path(f"{short}-{source.name}{transformed}").name
     verb = next((verb for verb in VERBS if does.startswith(verb)), "sample")
     table = source.schema.table or is_series(source)
+    shown = ["-n", "1000", "-o", "new.csv"] if table else []
+    if source.view().space.is_image:
+        options: Any = getattr(registry.find(models[0]), "SamplingConfig", None)
+        fields = getattr(options, "__dataclass_fields__", {})
+        shown = ["-n", "64", *(["mean=true"] if "mean" in fields else []), "-o", "new.png"]
     use = {
-        "sample": [run, *(["-n", "1000", "-o", "new.csv"] if table else [])],
+        "sample": [run, *shown],
         "forecast": [run, "-o", "next.csv"],
         "predict": [run, *(["NEW.csv", "-o", "predictions.csv"] if table else [])],
         "translate": [run, "TEXT"],

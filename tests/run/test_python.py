@@ -248,6 +248,36 @@ def test_a_report_shows_new_rows_beside_real_ones(gaussian, frame):
     assert "Pairs that differ most" in page
 
 
+def test_a_report_of_text_shows_texts_and_says_nothing_of_what_is_not_there(tmp_path):
+    lines = [f"{'ab' * (i % 4)}c{i % 10}" for i in range(60)]
+    run = monge.fit(
+        "rnn", lines, "data.tokens=chars", budget="1steps", out=tmp_path / "run", net={"width": 8}
+    )
+    page = monge.write_report(run).read_text()
+    test = run.view.decode(run.split(None, "test").whole().x)
+    assert sum(f">{each}</pre>" in page for each in test) >= 3
+    assert page.count("<pre") == 1 + 2 * 3
+    assert "per character" in page
+    assert "deviation" not in page  # of symbols
+    assert "1 step in" in page
+    assert "nan" not in page.replace("nano", "")
+
+
+def test_a_single_row_has_no_error(frame, tmp_path, capsys):
+    from monge.cli.main import main
+
+    few = frame.head(12)
+    run = monge.fit("independent", few, "data.time=none", budget="1steps", out=tmp_path / "run")
+    assert "±" not in monge.write_report(run).read_text().partition("<h2")[0]
+    few.head(1).to_csv(tmp_path / "one.csv", index=False)
+    with pytest.raises(SystemExit) as end:
+        main(["score", str(tmp_path / "run"), str(tmp_path / "one.csv")])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert "nan" not in shown
+    assert "1 row\n" in shown
+
+
 def test_columns_that_hold_nothing_have_no_chart():
     numbers, none = pd.Series(np.arange(50.0)), pd.Series([np.nan] * 50)
     frame = pd.DataFrame({"full": numbers, "none": none})
