@@ -38,7 +38,8 @@ class Date(Codec):
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         found, place = distinct(values)
         seen = np.array([not blank(value) for value in found], bool)
-        known_cells = np.where(seen, found.astype(object), None)
+        known_cells = found.astype(object)
+        known_cells[~seen] = None
         times = parse_times(known_cells, self.clock.form)
         if np.isnat(times[seen]).any():  # other data may write the same dates another way
             form = find_format(list(found[seen])) or ""
