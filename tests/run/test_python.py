@@ -194,6 +194,29 @@ def test_rows_with_a_new_name_are_refused_by_number(gaussian, frame):
         gaussian.log_likelihood(new[3:4])
 
 
+def test_new_names_of_columns_that_follow_from_others(tmp_path):
+    """In a column that is computed they are those of the row; one that is left out has none."""
+    rng = np.random.default_rng(0)
+    town = rng.integers(0, 3, 90)
+    table = pd.DataFrame(
+        {
+            "code": np.array(["C", "Q", "S"])[town],
+            "town": np.array(["Cherbourg", "Queenstown", "Southampton"])[town],
+            "fare": np.round(rng.gamma(2, 9, 90), 2),
+            "class": rng.choice(["first", "second"], 90),
+        }
+    )
+    new = table.head(6).copy()
+    new.loc[2, ["code", "town"]] = "O", "Oslo"
+    predictor = monge.fit("logistic", table, target="class", budget="2steps", out=tmp_path / "p")
+    assert len(predictor.predict(new)) == 6
+    assert ["'O'" in note for note in predictor.notes] == [True]
+    density = monge.fit("chow_liu", table, budget="2steps", out=tmp_path / "d")
+    assert list(density.log_likelihood(new).numbers) == [1, 2, 4, 5, 6]
+    with pytest.raises(DataError, match="row 1"):
+        density.log_likelihood(new[:2].assign(town="Oslo"))
+
+
 TARGETS = {
     "label": "kind",
     "flag": "flag",
