@@ -17,6 +17,7 @@ from ..data import description
 from ..evaluate.likelihood import row_subset
 from ..evaluate.meanings import meaning
 from ..run.diagnostics import sentence
+from ..run.figures import write_figures
 from ..run.run import Run
 from ..run.session import STOP_REASONS, LossUnit
 from .html import embed_image, folded, listing, paragraph, part, preformatted, table
@@ -26,6 +27,7 @@ SHOWN_TEXTS = 3
 CAPTIONS = {
     "curves": "learning curves: each term of the loss, and the held-out score",
     "samples": "samples of the model",
+    "forecast": "forecast after the end of the series: median, 80 % interval, some trajectories",
     "density": "the learned density",
     "codes": "latent codes of held-out rows",
     "reliability": "reliability: predicted against observed frequency",
@@ -182,9 +184,11 @@ def dotted(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]
 
 
 def figures_of(run: Run) -> dict[str, Path]:
-    """The figures of a run by name."""
+    """The figures of a run by name; a run that was fitted in Python has them made now."""
     where = run.folder / "figures"
-    return {path.stem: path for path in sorted(where.glob("*.png"))} if where.is_dir() else {}
+    if not where.is_dir():
+        write_figures(run)
+    return {path.stem: path for path in sorted(where.glob("*.png"))}
 
 
 def figure(run: Run, path: Path, of: str = "") -> str:

@@ -200,7 +200,7 @@ def recommendation(
         shown = ["-n", "64", *(["mean=true"] if "mean" in fields else []), "-o", "new.png"]
     use = {
         "sample": [run, *shown],
-        "forecast": [run, "-o", "next.csv"],
+        "forecast": [run, "-o", "next.csv", "--plot", "next.png"],
         "predict": [run, *(["NEW.csv", "-o", "predictions.csv"] if table else [])],
         "translate": [run, "TEXT"],
     }[verb]
