@@ -87,7 +87,7 @@ def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
                 *raw.notes,
                 f"rows are read as independent, as {why}; "
                 f"set data.time={found(raw)} to "
-                + ("split them by time" if why.endswith("text") else "read them as a series"),
+                + ("read them as a series" if why.endswith("order") else "split them by time"),
             ),
         )
         if why
@@ -150,8 +150,10 @@ def from_table(raw: RawData, options: Options, schema: Schema | None) -> Series:
         raise DataError(f"{raw.name} has no value in {listed(channels)}; give it some")
     end = int(here[-1]) + 1 if known else len(rows.values)
     fills = options.gaps == "fill"
-    steps, notes = whole(rows.values[:end, : len(channels)], channels, rows.clock, fills)
-    beside, more = whole(rows.values[:, len(channels) :], known, rows.clock, fills)
+    steps, notes = whole(
+        rows.values[:end, : len(channels)], channels, rows.clock, fills, rows.absent
+    )
+    beside, more = whole(rows.values[:, len(channels) :], known, rows.clock, fills, rows.absent)
     return Series(
         raw.name,
         single(steps, raw, channels),
