@@ -42,7 +42,7 @@ from sklearn.utils import (
 )
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from . import registry
 from .core.abilities import Ability, CanEncode, CanSample, HasLikelihood
@@ -168,10 +168,12 @@ class Estimator(TransformerMixin, BaseEstimator):
             )
         return dict(self.config or {})
 
-    def fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Fit within the budget; a tenth of the rows is held out for early stopping."""
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit within the budget; a tenth of the rows is held out for early stopping. Rows count by
+        `sample_weight` in the loss and in early stopping, if the loss of the model is a mean over
+        rows."""
         if self.known_task == "density":
-            return self.fit_rows(self.read(X, reset=True))
+            return self.fit_rows(self.read(X, reset=True), None, sample_weight)
         if y is None:
             raise ValueError(
                 f"{self.model} predicts y from X: it requires y to be passed, but "
@@ -182,7 +184,7 @@ class Estimator(TransformerMixin, BaseEstimator):
         rows = self.read(X, reset=True)
         _, target = check_X_y(np.zeros((len(rows), 1)), y, y_numeric=numeric, estimator=self)
         if numeric:
-            return self.fit_rows(self.pair(rows, target.astype(np.float64)), "data.test=0.001")
+            return self.fit_rows(rows, target.astype(np.float64), sample_weight)
         check_classification_targets(target)
         self.classes_, codes = np.unique(target, return_inverse=True)
         if len(self.classes_) == 1:
@@ -190,19 +192,33 @@ class Estimator(TransformerMixin, BaseEstimator):
                 f"expected at least two classes in y, found one class: {self.classes_[0]}; add "
                 "rows of other classes"
             )
-        names = codes.astype(str).astype(object)
-        return self.fit_rows(self.pair(rows, names), "data.test=0.001")
+        return self.fit_rows(rows, codes.astype(str).astype(object), sample_weight)
 
-    def pair(self, rows: Any, target: NDArray[Any]) -> tuple[Any, Any]:
-        """Rows and target; in a table the target is a column under a name of its own."""
+    def inputs(
+        self, rows: Any, target: NDArray[Any] | None, weight: NDArray[np.float64] | None
+    ) -> tuple[Any, list[str]]:
+        """The data of a fit, and their settings; in a table the target and the weights are columns
+        under names of their own."""
+        settings = [] if target is None else ["data.test=0.001"]
         if not self.is_table_:
-            return rows, target
+            fields = {"x": rows, "y": target, "weight": weight}
+            settings += [] if weight is None else ["data.weight=weight"]
+            return {name: each for name, each in fields.items() if each is not None}, settings
         import pandas as pd
 
-        name = "y"
+        settings.append("data.time=none")
+        if weight is not None:
+            name = self.new_name("weight")
+            rows, settings = rows.assign(**{name: weight}), [*settings, f"data.weight={name}"]
+        if target is not None:
+            return (rows, pd.Series(target, name=self.new_name("y"))), settings
+        return rows, settings
+
+    def new_name(self, name: str) -> str:
+        """A name that no column has."""
         while name in map(str, self.columns_):
             name += "_"
-        return rows, pd.Series(target, name=name)
+        return name
 
     def infer_task(self, y: Any) -> Task:
         """Classification or regression."""
@@ -215,16 +231,19 @@ class Estimator(TransformerMixin, BaseEstimator):
         many = different > FEW_CLASSES and len(values) < ROWS_PER_CLASS * different
         return "regress" if many else "classify"
 
-    def fit_rows(self, rows: Any, *settings: str) -> Self:
+    def fit_rows(self, rows: Any, target: NDArray[Any] | None, weight: Any) -> Self:
         from .run.run import fit
 
+        if weight is not None:
+            weight = _check_sample_weight(weight, rows, ensure_non_negative=True)
+        data, settings = self.inputs(rows, target, weight)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         whole = self.config if isinstance(self.config, Config) else None
         fields = [] if whole else list(as_settings(self.config_overrides()))
         with tempfile.TemporaryDirectory() as folder:
             run = fit(
                 whole or self.model,
-                rows,
+                data,
                 *fields,
                 *settings,
                 budget=self.budget,
@@ -253,24 +272,37 @@ class Estimator(TransformerMixin, BaseEstimator):
         from .data.dataset import View
 
         found = np.concatenate(
-            [self.model_.mean(batch.given).numpy() for batch in self.batches(X, given="x")]
+            [
+                self.model_.mean(batch.given).numpy()
+                for batch in batches_of(self.rows(X), given="x")
+            ]
         )
         codec = View.from_dict(self.fields_).event.fields[0].codec
         return found + codec.offset if isinstance(codec, Offset) else found
 
     @if_density_with(HasLikelihood)
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """log p of each row in nats, or a lower bound of it if the model has only that."""
+        """log p of each row in nats, or a lower bound of it if the model has only that; NaN for a
+        row with a name that was not in training, which the model gives no probability."""
         from .evaluate.likelihood import row_likelihoods
 
-        batches = (replace(batch, row=row_keys(batch.x)) for batch in self.batches(X))
-        return row_likelihoods(self.model_, batches, self.n_features_in_, seed=self.seed_).value
+        rows = self.rows(X, every=False)
+        batches = (replace(batch, row=row_keys(batch.x)) for batch in batches_of(rows))
+        value = row_likelihoods(self.model_, batches, self.n_features_in_, seed=self.seed_).value
+        if isinstance(rows, np.ndarray):
+            return value
+        found = np.full(len(rows.view.dataset), np.nan)
+        found[rows.numbers.numpy() - 1] = value
+        return found
 
     def score(self, X: ArrayLike, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy for classes, R squared for a number, the mean of score_samples for a density:
-        higher is better."""
+        """Accuracy for classes, R squared for a number, the mean of score_samples over the rows
+        that have a value for a density: higher is better."""
         if self.known_task == "density":
-            return float(self.score_samples(X).mean())
+            found = self.score_samples(X)
+            known = ~np.isnan(found)
+            weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+            return float(np.average(found[known], weights=weight))
         metric = accuracy_score if self.task_ == "classify" else r2_score
         return float(metric(y, self.predict(X), sample_weight=sample_weight))
 
@@ -286,7 +318,9 @@ class Estimator(TransformerMixin, BaseEstimator):
 
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
         """The latent code of each row, (n, entries)."""
-        codes = [self.model_.encode(batch).flatten(1).numpy() for batch in self.batches(X)]
+        codes = [
+            self.model_.encode(batch).flatten(1).numpy() for batch in batches_of(self.rows(X))
+        ]
         return np.concatenate(codes)
 
     @if_density_with(CanEncode)
@@ -295,33 +329,19 @@ class Estimator(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return np.array([f"z{i + 1}" for i in range(self.model_.latent.dims)], object)
 
-    def batches(self, X: ArrayLike, given: str = "") -> Iterator[Batch]:
-        """Rows as float64 batches; an array is the event, or the condition `given`."""
-        import torch
-
-        from .core.batch import Batch
-        from .evaluate.likelihood import CHUNK, chunks
-
-        check_is_fitted(self)
-        rows = self.read(X, reset=False)
-        if not isinstance(rows, np.ndarray):
-            for batch in chunks(self.split(rows)):
-                yield in_float64(batch)
-            return
-        for x in torch.from_numpy(np.ascontiguousarray(rows)).split(CHUNK):
-            empty = x.isnan()
-            seen = ~empty if bool(empty.any()) else None
-            batch = Batch(x.nan_to_num(0.0), observed=seen)
-            yield Batch(x[:, 0], given={given: batch}) if given else batch
-
-    def split(self, frame: NDArray[np.float64] | pd.DataFrame) -> Split:
-        """The rows of a frame as the fitted model reads them; warns of what it cannot read."""
+    def rows(self, X: ArrayLike, every: bool = True) -> NDArray[np.float64] | Split:
+        """Rows as the fitted model reads them; warns of what it cannot read in a table. A row that
+        the model gives no probability is refused, or left out unless `every` is set."""
         from .data import loading
 
-        source = loading.open(frame, fields=self.fields_)
+        check_is_fitted(self)
+        found = self.read(X, reset=False)
+        if isinstance(found, np.ndarray):
+            return found
+        source = loading.open(found, fields=self.fields_)
         for note in source.notes:
-            warnings.warn(note, UserWarning, stacklevel=4)
-        return source.view(target=self.target_).split("all", every=True)
+            warnings.warn(note, UserWarning, stacklevel=3)
+        return source.view(target=self.target_).split("all", every=every)
 
     def read(self, X: ArrayLike, reset: bool) -> NDArray[np.float64] | pd.DataFrame:
         """Validated rows: a frame if the model was fitted to a table, otherwise an array."""
@@ -357,6 +377,23 @@ class Estimator(TransformerMixin, BaseEstimator):
                 f"expected numbers, found NaN in row {row}; fill it in, or fit on rows with NaN"
             )
         return found
+
+
+def batches_of(rows: NDArray[np.float64] | Split, given: str = "") -> Iterator[Batch]:
+    """Rows as float64 batches; an array is the event, or the condition `given`."""
+    import torch
+
+    from .core.batch import Batch
+    from .evaluate.likelihood import CHUNK, chunks
+
+    if not isinstance(rows, np.ndarray):
+        yield from map(in_float64, chunks(rows))
+        return
+    for x in torch.from_numpy(np.ascontiguousarray(rows)).split(CHUNK):
+        empty = x.isnan()
+        seen = ~empty if bool(empty.any()) else None
+        batch = Batch(x.nan_to_num(0.0), observed=seen)
+        yield Batch(x[:, 0], given={given: batch}) if given else batch
 
 
 def in_float64(batch: Batch) -> Batch:

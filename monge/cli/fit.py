@@ -270,19 +270,11 @@ def train(console: Console, run: Run, budget: str, track: str | None = None) -> 
     follow(steps, not console.quiet, LossUnit.of(run))
 
 
-STOP_REASONS = {
-    "budget": "the budget is used up",
-    "patience": "no improvement for `train.patience` evaluations",
-    "complete": "the fit is complete",
-    "asked": "interrupted",
-    "refit": "the refit is complete",
-}
-
-
 def report(console: Console, run: Run) -> None:
     """Write the plots and print diagnostics, the reason for stopping and the held-out score."""
     from ..run.diagnostics import sentence
     from ..run.figures import write_figures
+    from ..run.session import STOP_REASONS, held_out
 
     result = run.result
     held: dict[str, Any] = result["held_out"] or {}
@@ -313,20 +305,5 @@ def report(console: Console, run: Run) -> None:
     }
     if result.get("refit"):
         summary["refit"] = result["refit"]
-    score = f"{describe_held_out(run, held)}  " if held else ""
+    score = f"held out: {held_out(run, held)}  " if held else ""
     console.result(summary, f"{score}{run.folder}")
-
-
-def describe_held_out(run: Run, held: dict[str, Any]) -> str:
-    """The held-out metric with its error, per row and, of text, per symbol."""
-    value, stderr = held["value"], held["stderr"]
-    error = "" if stderr is None or stderr != stderr else f" ± {stderr:.4f}"
-    if held["kind"] in ("distance", "loss"):
-        return f"held out: {held['kind']} {value:.4f}{error} {held['unit']}"
-    each = ""
-    if run.view.text is not None and value is not None:
-        from ..run.session import mean_steps, step_noun
-
-        each = f", {value / mean_steps(run):.4f} per {step_noun(run)}"
-    per_row = f"{held['unit']} per row{each} ({held['kind']})"
-    return f"held out: log-likelihood {value:.4f}{error} {per_row}"

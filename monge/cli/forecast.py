@@ -7,20 +7,12 @@ table is printed as csv.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ..core.errors import UsageError
 from ..run.writers import write_table
 from ._output import SEED, Console, Output, common
-
-if TYPE_CHECKING:
-    from ..run.forecast import ForecastPaths
-
-
-PAST_HORIZONS = 3
-"""The past that a plot shows, in horizons."""
 
 
 @click.command("forecast")
@@ -90,7 +82,7 @@ def command(
     if out:
         write_table(table, out)
     if plot:
-        plot_forecast(forecasted, plot, interval)
+        forecasted.plot(plot, interval)
     if paths:
         write_table(forecasted.sampled(), paths)
     result = {
@@ -102,22 +94,3 @@ def command(
         "forecast": table.to_dict("records"),
     }
     console.result(result, "\n".join(map(str, files)) or table.to_csv(index=False).rstrip())
-
-
-def plot_forecast(forecasted: ForecastPaths, path: Path, interval: float) -> None:
-    """Plot the end of the series and the forecast."""
-    import numpy as np
-
-    from ..plot.forecast import write_forecast
-
-    series, times = forecasted.series, forecasted.times
-    shown = min(len(series), max(PAST_HORIZONS * len(times), 12))
-    first = series.clock.written(np.array([float(len(series) - shown)]))[0]
-    write_forecast(
-        path,
-        series.values[-shown:],
-        forecasted.paths,
-        series.channels,
-        [first, times[0], times[-1]],
-        interval,
-    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import UsageError
+from ..core.metric import with_error
 from ..run.writers import PART, write_tables
 from ._output import SEED, Console, Output, common, gather_files
 
@@ -87,8 +88,9 @@ def command(
         "bits_per_dim": scores.bits_per_dim,
     }
     text = (
-        f"{mean.value:.4f} ± {mean.stderr:.4f} nats per row ({mean.kind}), "
-        f"{scores.bits_per_dim:.4f} bits/dim, {result['rows']} rows"
+        f"{mean.value:.4f}{with_error(mean.stderr)} nats per row ({mean.kind}), "
+        f"{scores.bits_per_dim:.4f} bits/dim, {len(scores.value)} row"
+        f"{'s' * (len(scores.value) != 1)}"
     )
     if scores.description:
         result["method"] = scores.description

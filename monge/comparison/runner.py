@@ -223,9 +223,12 @@ class Comparison:
         self, jobs: int = 1, threads: int = 0, workers: int = 1
     ) -> Generator[JobStarted | Outcome, None, None]:
         """Run all fits and yield each as it starts and ends; `jobs` at a time have `workers`
-        processes each with `threads` CPU threads, or share the cores if that is 0.
+        processes each with `threads` CPU threads, or share the cores if that is 0, with as many
+        threads as OMP_NUM_THREADS allows.
         Ctrl-C, SIGTERM and closing the iterator stop the running fits, which save a checkpoint."""
-        threads = threads or max(cores() // (jobs * workers), 1)
+        allowed = os.environ.get("OMP_NUM_THREADS", "")
+        most = max(int(allowed), 1) if allowed.isdecimal() else cores()
+        threads = threads or max(min(most, cores() // (jobs * workers)), 1)
         self.processes = FitProcesses()
         events: queue.Queue[JobStarted | Future[Outcome]] = queue.Queue()
         with terminable(), ThreadPoolExecutor(jobs) as pool:

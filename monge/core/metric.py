@@ -61,6 +61,16 @@ class Metric:
         return {"value": self.value, "kind": self.kind, "unit": self.unit, "stderr": self.stderr}
 
 
+def with_error(stderr: float | None, digits: int = 0) -> str:
+    """The standard error after a value, with four decimals or so many significant digits; nothing
+    if there is none, as of a single row."""
+    if stderr is None or not math.isfinite(stderr):
+        return ""
+    if not digits:
+        return f" ± {stderr:.4f}"
+    return f" ± {float(f'{stderr:.{digits}g}'):g}" if stderr else ""
+
+
 class Metrics(dict[str, Metric]):
     """Metrics by name, shown as a table.
 

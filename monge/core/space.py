@@ -12,7 +12,9 @@ from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .config import Config, Range
@@ -137,7 +139,8 @@ class Space(Config):
         if self.kind == "columns":
             return self.columns
         names = ("mean", "scale", "low", "high")
-        tables = [self.spread(name).flatten().tolist() for name in names]
+        # numpy, as a model may be built from shapes alone, where each number of a tensor is slow
+        tables = [np.broadcast_to(self.array(name), self.shape).ravel().tolist() for name in names]
         return tuple(
             Space(
                 kind=self.kind,
@@ -161,7 +164,11 @@ class Space(Config):
         """`mean`, `scale`, `low` or `high` as a tensor that broadcasts against an event."""
         if self.kind == "columns":
             return torch.tensor([getattr(column, name)[0] for column in self.columns])
-        values = torch.tensor(getattr(self, name))
+        return torch.tensor(getattr(self, name)).reshape(self.array(name).shape)
+
+    def array(self, name: str) -> NDArray[np.float32]:
+        """A statistic that is not one of columns, as an array that broadcasts against an event."""
+        values = np.asarray(getattr(self, name), np.float32)
         if len(values) == 1:
             return values.reshape((1,) * len(self.shape))
         return values.reshape(-1, 1, 1) if len(self.shape) == 3 else values

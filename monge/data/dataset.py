@@ -63,12 +63,14 @@ class Dataset:
         options: Options | None = None,
         row_keys: Mapping[str, np.ndarray] | None = None,
         refused: Tensor | None = None,
+        panel: str = "",
     ) -> None:
         self.schema, self.tensors, self.splits = schema, tensors, splits
         self.options = options or Options()
         self.has_splits, self.density = has_splits, density
         self.notes, self.dropped = tuple(notes), dropped
         self.row_keys = dict(row_keys or {})  # cells of the columns that only identify rows
+        self.panel = panel  # column that seems to name the series of each row, such as a symbol
         self.refused = refused  # (N,): rows that the model of a run gives no probability
 
     def __repr__(self) -> str:
@@ -160,6 +162,7 @@ class Dataset:
                 "options",
                 "row_keys",
                 "refused",
+                "panel",
             )
         }
         return Dataset(**{**parts, **changes})

@@ -83,8 +83,8 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
 
     data: a built-in name or a path, either followed by +transforms, two unpaired datasets as
     A~B, two files of sentences line by line as A,B, an array, a tensor, a frame (of pandas,
-    polars, Arrow or another library that narwhals knows), an (x, y) pair, a torch Dataset or
-    DataLoader, rows, or a dataset, which is returned unchanged.
+    polars, Arrow or another library that narwhals knows), an (x, y) pair, a dict of columns or of
+    arrays, a torch Dataset or DataLoader, rows, or a dataset, which is returned unchanged.
     """
     if isinstance(data, Dataset):
         if settings or fields:
@@ -532,6 +532,12 @@ READERS = (
         lambda source, options: options.tokens != "auto" and is_sentence_pairs(source),
     ),
     DataReader(
+        lambda source, options, form: arrays.from_archive(
+            {str(name): arrays.numpy_of(found) for name, found in source.items()}, "arrays"
+        ),
+        lambda source, options: isinstance(source, Mapping) and arrays.has_shapes(source),
+    ),
+    DataReader(
         lambda source, options, form: tables.from_frame(source),
         lambda source, options: frames.is_frame(source) or isinstance(source, Mapping),
     ),
@@ -620,6 +626,7 @@ def build(
         options,
         raw.row_keys,
         None if raw.refused is None else torch.from_numpy(raw.refused),
+        raw.panel,
     )
 
 
@@ -627,7 +634,7 @@ def assign_splits(raw: RawData, options: Options) -> RawData:
     """The table with the splits that data.group or data.time asks for."""
     for setting in ("group", "weight"):
         name = getattr(options, setting)
-        if name and (not raw.table or name not in raw.values):
+        if name and (name not in raw.values or (setting == "group" and not raw.table)):
             known = nearest(name, raw.values) if raw.table else "; give a table"
             raise UsageError(f"data.{setting}={name}: there is no such column{known}")
     if options.group and options.time not in ("", series.NONE):
@@ -659,12 +666,13 @@ def pd_factorize(cells: np.ndarray) -> tuple[np.ndarray, Any]:
 
 
 def separate_weight(raw: RawData, options: Options) -> RawData:
-    """The table without its column of weights, whose cells are stored beside it."""
+    """The data without their column of weights, whose cells are stored beside them."""
     name = options.weight
     if not name or name not in raw.values:
         return raw
-    cells = tables.cells(raw.values[name], raw.at(name))
-    number = cells.dtype.kind in "biuf"
+    column = raw.values[name]
+    cells = tables.cells(column, raw.at(name)) if raw.table else column
+    number = cells.dtype.kind in "biuf" and cells.ndim == 1
     wrong = np.flatnonzero(~(np.isfinite(cells) & (cells >= 0))) if number else np.arange(1)
     if len(wrong) or not cells.any():
         row = int(wrong[0]) if len(wrong) else 0

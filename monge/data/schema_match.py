@@ -67,12 +67,14 @@ def match(raw: RawData, selection: Selection) -> RawData:
 def without_new_names(raw: RawData, selection: Selection) -> RawData:
     """The same rows with empty cells in place of names that the run does not know. In a condition
     or a target such a name counts as unknown; a row that has it elsewhere is refused, since the
-    model gives it no probability. A note counts them."""
-    values, notes = dict(raw.values), []
+    model gives it no probability. A note counts them. In a column that the run does not use it is
+    passed over."""
+    values, notes, is_new = dict(raw.values), [], False
     refused = np.zeros(len(raw), bool)
     unknown = {*selection.conditions, *(selection.event if selection.predicted else ())}
+    computed = {each.name for each in selection.restored.derived}
     for field in selection.schema.fields:
-        if field.name not in {*unknown, *selection.event} or field.name not in values:
+        if field.name not in values:
             continue
         names = known_names(field.codec)
         column = values[field.name]
@@ -82,18 +84,19 @@ def without_new_names(raw: RawData, selection: Selection) -> RawData:
         strange = new_cells(cells, names)
         if not strange.any():
             continue
+        is_new = True
         first = int(np.argmax(strange))
         name = f"{raw.at(field.name)(first)}: {spelled(cells[first])!r} was not in training"
         count = f"such names in {int(strange.sum())} of {len(raw)} rows"
         if field.name in unknown:
             notes.append(f"{name} and is read as an empty cell, as are {count}")
-        else:
+        elif field.name in {*selection.event, *computed}:
             notes.append(f"{name}, so that the row is refused and left out, as are {count}")
             refused |= strange
         emptied = cells.astype(object)
         emptied[strange] = None
         values[field.name] = tables.as_column(emptied) if raw.table else emptied
-    if not notes:
+    if not is_new:
         return raw
     return replace(
         raw,

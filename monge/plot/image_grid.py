@@ -17,13 +17,16 @@ from .figure import save
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+LEAST_SIDE = 64
+"""Pixels that the longer side of an image is enlarged to at most, if it is shorter."""
+
 
 def grid(images: NDArray, columns: int | None = None, zoom: int | None = None) -> NDArray:
     """(N, H, W) or (N, H, W, 3) uint8 images side by side, each pixel `zoom` wide, a grey line
     between them; small images are enlarged."""
     n, height, width = images.shape[:3]
     columns = columns or math.ceil(math.sqrt(n))
-    zoom = zoom or max(1, 48 // max(height, width))
+    zoom = zoom or max(1, LEAST_SIDE // max(height, width))
     lines = math.ceil(n / columns)
     gap, extra = 2, images.shape[3:]
     h, w = height * zoom + gap, width * zoom + gap

@@ -303,9 +303,9 @@ class CellStates(nn.Module):
     def __init__(self, parts: Sequence[Space]) -> None:
         super().__init__()
         optional = [part.optional and part.kind != "label" for part in parts]
-        atoms = torch.full((len(parts), max((len(p.atoms) for p in parts), default=0)), torch.nan)
-        for part, row in zip(parts, atoms, strict=True):
-            row[: len(part.atoms)] = torch.tensor(part.atoms)
+        most = max((len(part.atoms) for part in parts), default=0)
+        rows = [(*part.atoms, *[torch.nan] * (most - len(part.atoms))) for part in parts]
+        atoms = torch.tensor(rows).reshape(len(parts), most)
         sizes = [1 + len(p.atoms) + empty for p, empty in zip(parts, optional, strict=True)]
         self.register_buffer("sizes", torch.tensor(sizes, dtype=torch.long), persistent=False)
         self.register_buffer("atoms", atoms, persistent=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..comparison.leaderboard import Leaderboard, LeaderboardRow
 from ..comparison.runner import Comparison, Outcome
-from ..core.metric import Metric
+from ..core.metric import Metric, with_error
 from ..plot.learning_curves import write_race
 from ..run.run import Run, load
 from .html import embed_image, folded, gallery, listing, page, paragraph, part, table
@@ -43,13 +43,16 @@ NAMES = {
     "samples_per_second": "samples per second",
 }
 """Metrics of the leaderboard; all others are in the table below it."""
-EXPLAINED = (
-    "Log-likelihoods are means over test rows with their standard error; higher is better, and a "
-    "bound is at most the true value. Gap: nats per row below the best model, on the same rows. "
-    "Distances are between samples and test rows; lower is better, and they have their own rank. "
-    "A classifier two-sample test (C2ST) on perfect samples has accuracy one half. The last row "
-    "shows the values for training rows in place of samples."
-)
+EXPLAINED = {
+    "log_likelihood": "Log-likelihoods are means over test rows with their standard error; higher "
+    "is better, and a bound is at most the true value. Gap: nats per row below the best model, on "
+    "the same rows.",
+    "energy_distance": "Distances are between samples and test rows; lower is better, and they "
+    "have their own rank.",
+    "c2st": "A classifier two-sample test (C2ST) on perfect samples has accuracy one half. The "
+    "last row shows the values for training rows in place of samples.",
+}
+"""What is said of the leaderboard, by the metric that it is about."""
 
 
 def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
@@ -58,16 +61,17 @@ def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
     runs = {row.model: load(row.runs[0]) for row in found.rows}
     first = next(iter(runs.values()), None)
     families = len({row.family for row in found.rows})
-    lead = (
-        f"{len(plan.models)} models of {families} families, {plan.seeds} "
-        f"seed{'s' * (plan.seeds > 1)}, {plan.budget} of training each, the same rows for all"
-    )
+    counts = (len(plan.models), "model"), (plan.seeds, "seed")
+    models, seeds = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts)
+    of = f" of {families} families" if families > 1 else ""
+    lead = f"{models}{of}, {seeds}, {plan.budget} of training each, the same rows for all"
+    measured = {name for row in found.rows for name in row.metrics}
     data = figures_of(first).get("data") if first else None
     sections: dict[str, list[str]] = {
         "Data": [*data_tables(first), *([figure(first, data)] if data else [])] if first else [],
         "Leaderboard": [
             leaderboard_table(found.rows, found.reference),
-            paragraph(EXPLAINED),
+            paragraph(" ".join(text for name, text in EXPLAINED.items() if name in measured)),
             folded("All metrics", all_metrics_table(found.rows, found.reference)),
             metric_meanings({k: score for row in found.rows for k, score in row.metrics.items()}),
         ]
@@ -88,7 +92,8 @@ def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
         "Left out": [listing(plan.left_out)],
         "Environment": [environment(first)] if first else [],
     }
-    return page(f"Models of {plan.data}", lead, sections)
+    name = first.metadata["data"]["name"] if first else plan.data
+    return page(f"Models of {name}", lead, sections)
 
 
 def leaderboard_table(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
@@ -138,18 +143,23 @@ def leaderboard_table(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]
                 *[None] * 4,
             ]
         )
-    return table("Models on test rows, the best first", head, body, apart)
+    used = [i for i in range(len(head)) if any(row[i] not in (None, "") for row in body)]
+    rows_used = [[row[i] for i in used] for row in body]
+    return table("Models on test rows, the best first", [head[i] for i in used], rows_used, apart)
 
 
 def likelihood(measures: Mapping[str, Metric]) -> list[Any]:
     score, bits = measures.get("log_likelihood"), measures.get("bits_per_dim")
     if score is None:
         return [None, "", None]
-    return [f"{score.value:.2f} ± {score.stderr:.2g}", score.kind, bits.value if bits else None]
+    found = f"{score.value:.2f}{with_error(score.stderr, 2)}"
+    return [found, score.kind, bits.value if bits else None]
 
 
 def paired(row: LeaderboardRow) -> str | None:
-    return f"{row.gap_to_best[0]:.2f} ± {row.gap_to_best[1]:.2g}" if row.gap_to_best else None
+    if not row.gap_to_best:
+        return None
+    return f"{row.gap_to_best[0]:.2f}{with_error(row.gap_to_best[1], 2)}"
 
 
 def spanned(row: LeaderboardRow) -> str | None:

@@ -46,7 +46,8 @@ details { margin: .6rem 0; border: 1px solid var(--line); border-radius: .4rem;
           padding: .4rem .8rem }
 summary { cursor: pointer; font-weight: 600 }
 code, pre { font-family: ui-monospace, monospace; font-size: .9em }
-pre { overflow-x: auto; background: var(--soft); padding: .7rem; border-radius: .3rem }
+pre { overflow-x: auto; white-space: pre-wrap; background: var(--soft); padding: .7rem;
+  border-radius: .3rem }
 @media print { details { border: 0 } nav { display: none } }
 """
 NUMBER = re.compile(r"[-+]?\d[\d.e+-]*( ± [\d.e+-]+)?")

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..comparison.runner import FILE, RESULTS, Comparison, Outcome, read_results
+from ..core.abilities import CanSample
 from ..core.metric import Metric
 from ..run import storage
 from ..run.run import Run, load
+from ..run.session import held_out
 from .comparison import of_comparison
 from .html import page
 from .sections import (
@@ -22,6 +24,7 @@ from .sections import (
     metrics_table,
     model_description,
     settings,
+    texts,
     training,
 )
 from .table import table_sections
@@ -69,13 +72,12 @@ def written(path: Path, text: str) -> Path:
 
 
 def of_run(run: Run) -> str:
-    score = run.result["held_out"]
     lead = f"{run.space}; {run.space.rows} training rows"
-    if score:
-        lead += (
-            f". Held out: {score['value']:.4f} ± {score['stderr']:.4f} {score['unit']} "
-            f"({score['kind']})"
-        )
+    if score := run.result["held_out"]:
+        lead += f". Held out: {held_out(run, score)}"
+    is_text = (
+        run.view.text is not None and not run.space.given and isinstance(run.model, CanSample)
+    )
     paths, measures = figures_of(run), metrics_of(run)
     return page(
         run.title,
@@ -87,6 +89,7 @@ def of_run(run: Run) -> str:
             ],
             "Model": [model_description(run)],
             **table_sections(run),
+            **({"Texts": texts(run)} if is_text and isinstance(run.model, CanSample) else {}),
             "Metrics": [metrics_table(measures), metric_meanings(measures)],
             "Figures": [figure(run, path) for stem, path in paths.items() if stem != "data"],
             "Findings": [findings(run)],

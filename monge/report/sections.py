@@ -10,17 +10,24 @@ from typing import Any
 
 from ..comparison.leaderboard import reference
 from ..comparison.runner import cores
+from ..core.formulas import as_text
 from ..core.metric import Metric
 from ..core.space import Space
 from ..data import description
+from ..evaluate.likelihood import row_subset
 from ..evaluate.meanings import meaning
 from ..run.diagnostics import sentence
+from ..run.figures import write_figures
 from ..run.run import Run
-from .html import embed_image, folded, listing, paragraph, preformatted, table
+from ..run.session import STOP_REASONS, LossUnit
+from .html import embed_image, folded, listing, paragraph, part, preformatted, table
 
+SHOWN_TEXTS = 3
+"""Texts that are shown of the data and of the samples."""
 CAPTIONS = {
     "curves": "learning curves: each term of the loss, and the held-out score",
     "samples": "samples of the model",
+    "forecast": "forecast after the end of the series: median, 80 % interval, some trajectories",
     "density": "the learned density",
     "codes": "latent codes of held-out rows",
     "reliability": "reliability: predicted against observed frequency",
@@ -58,14 +65,11 @@ def data_tables(run: Run) -> list[str]:
         *space.columns,
         *(column for given in space.given.values() for column in given.columns),
     ] or [space]
-    return [
-        about,
-        table(
-            "values in the training rows",
-            ["field", "kind", "values", "smallest", "mean", "largest", "deviation"],
-            [spread(column) for column in columns],
-        ),
-    ]
+    head = ["field", "kind", "values", "smallest", "mean", "largest", "deviation"]
+    found = [spread(column) for column in columns]
+    used = [i for i in range(len(head)) if any(row[i] is not None for row in found)]
+    rows = [[row[i] for i in used] for row in found]
+    return [about, table("values in the training rows", [head[i] for i in used], rows)]
 
 
 def described_columns(run: Run) -> str:
@@ -94,7 +98,20 @@ def spread(space: Space) -> list[Any]:
 
 
 def model_description(run: Run) -> str:
-    return preformatted(inspect.cleandoc(run.model_class.__doc__ or ""))
+    return preformatted(as_text(inspect.cleandoc(run.model_class.__doc__ or "")))
+
+
+def texts(run: Run) -> list[str]:
+    """Test rows of text, and new ones sampled from the model."""
+    rows = row_subset(run.split(None, "test"), SHOWN_TEXTS)
+    pairs = {
+        f"{len(rows)} rows of the data (test split)": run.view.decode(rows.x),
+        f"{len(rows)} new rows, sampled from the model": run.sample(len(rows), seed=0),
+    }
+    return [
+        part(title, *(preformatted(str(each).strip()) for each in found))
+        for title, found in pairs.items()
+    ]
 
 
 def metrics_table(measures: Mapping[str, Metric]) -> str:
@@ -103,11 +120,10 @@ def metrics_table(measures: Mapping[str, Metric]) -> str:
         [name.replace("_", " "), s.value, s.stderr or None, s.unit, s.kind, value(real, name)]
         for name, s in plain(measures).items()
     ]
-    return table(
-        "on test rows; training rows in place of samples are the reference",
-        ["metric", "value", "±", "unit", "kind", "training rows"],
-        rows,
-    )
+    head = ["metric", "value", "±", "unit", "kind", "training rows"]
+    if not real:
+        return table("on test rows", head[:-1], [row[:-1] for row in rows])
+    return table("on test rows; training rows in place of samples are the reference", head, rows)
 
 
 def metric_meanings(measures: Mapping[str, Metric]) -> str:
@@ -128,7 +144,8 @@ def training(run: Run) -> list[str]:
     result = run.result
     lines = [
         paragraph(
-            f"{result['step']} steps in {result['seconds']:.1f} s, ended by {result['stopped']}."
+            f"{result['step']} step{'s' * (result['step'] != 1)} in {result['seconds']:.1f} s: "
+            f"{STOP_REASONS.get(result['stopped'], result['stopped'])}."
         )
     ]
     last = next((line for line in reversed(list(run.log)) if line["terms"]), None)
@@ -136,7 +153,7 @@ def training(run: Run) -> list[str]:
         lines.append(
             table(
                 "terms of the loss at the end",
-                ["term", "mean per row"],
+                ["term", f"mean per {LossUnit.of(run).noun}"],
                 [[name, mean] for name, mean in last["terms"].items()],
             )
         )
@@ -167,9 +184,11 @@ def dotted(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]
 
 
 def figures_of(run: Run) -> dict[str, Path]:
-    """The figures of a run by name."""
+    """The figures of a run by name; a run that was fitted in Python has them made now."""
     where = run.folder / "figures"
-    return {path.stem: path for path in sorted(where.glob("*.png"))} if where.is_dir() else {}
+    if not where.is_dir():
+        write_figures(run)
+    return {path.stem: path for path in sorted(where.glob("*.png"))}
 
 
 def figure(run: Run, path: Path, of: str = "") -> str:

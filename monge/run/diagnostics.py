@@ -356,4 +356,5 @@ def saved_findings(folder: Path, step: int) -> list[Finding] | None:
 
 def sentence(finding: Finding) -> str:
     """One finding as a sentence."""
-    return f"{finding.name}: {finding.sentence.rstrip('.')}; {finding.remedy.rstrip('.')}."
+    parts = (finding.sentence.rstrip("."), finding.remedy.rstrip("."))
+    return f"{finding.name}: {'; '.join(filter(None, parts))}."

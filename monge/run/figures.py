@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,11 @@ from ..core.abilities import (
     CanTransfer,
     HasLikelihood,
 )
+from ..core.errors import DataError
 from ..core.space import Space
+from ..evaluate.forecasts import is_forecast
 from ..plot import density, image_grid, latent, learning_curves
+from .forecast import forecast
 from .latent import manifold, plane, table, transfer
 from .run import Run
 
@@ -33,6 +37,8 @@ MAX_DENSITY_ROWS = 20_000
 """Training rows plotted beside a density."""
 MAX_ENLARGED, SAMPLES_PER_IMAGE = 12, 4
 """Small images that are enlarged, and samples of each."""
+FORECAST_PATHS, INTERVAL = 200, 0.8
+"""Trajectories of a plotted forecast, and the probability of its interval."""
 MAX_TRANSFERRED = 8
 """Images that are decoded under each other's conditions."""
 
@@ -55,6 +61,11 @@ def write_figures(run: Run) -> None:
         write_enlargements(run, folder / "enlargements.png")
     if isinstance(run.model, CanTransfer) and run.space.is_image:
         write_transfers(run, folder / "transfers.png")
+    if is_forecast(run.model) and isinstance(run.model, CanSample):
+        with suppress(DataError):  # columns that are known in advance may end with the series
+            forecast(run, None, None, (), FORECAST_PATHS, 0).plot(
+                folder / "forecast.png", INTERVAL
+            )
     if run.space.is_image:
         valid = run.split(None, "valid")
         rows = valid.batch(torch.arange(min(len(valid), MAX_GRID_IMAGES))).x.numpy()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from .run import Run
 
 
+PAST_HORIZONS = 3
+"""Past steps that are plotted, in horizons."""
 COPIES = 3
 """Trajectories held at once: those so far, the new block, and their values in the data's units."""
 
@@ -86,6 +89,37 @@ class ForecastPaths:
         for place, name in enumerate(self.series.channels):
             columns[name] = self.written(self.paths[:, :, place].reshape(-1), place)
         return pd.DataFrame(columns)
+
+    def plot(self, path: Path, interval: float) -> None:
+        """Plot the end of the series and the forecast."""
+        from ..plot.forecast import write_forecast
+
+        series, times = self.series, self.times
+        shown = min(len(series), max(PAST_HORIZONS * len(times), 12))
+        first = series.clock.written(np.array([float(len(series) - shown)]))[0]
+        write_forecast(
+            path,
+            series.values[-shown:],
+            self.paths,
+            series.channels,
+            [first, times[0], times[-1]],
+            interval,
+        )
+
+    def in_type(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table of these with times of the type that those of the data have."""
+        import pandas as pd
+
+        clock, column = self.series.clock, self.series.column
+        if not clock.dtype.startswith("datetime64["):
+            return table
+        kind: Any = pd.api.types.pandas_dtype(clock.dtype)
+        moments = pd.to_datetime(table[column], format=clock.form)
+        if isinstance(kind, pd.DatetimeTZDtype):
+            zone = kind.tz if clock.is_local else "UTC"
+            # days on which the clock skips or repeats that time begin an hour later or earlier
+            moments = moments.dt.tz_localize(zone, ambiguous=True, nonexistent="shift_forward")
+        return table.assign(**{column: moments.astype(kind)})
 
     def written(self, values: NDArray[np.float64], place: int) -> NDArray[Any]:
         """Numbers with the decimals that those of a channel have, whole where they are."""

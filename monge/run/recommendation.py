@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,9 +144,23 @@ def recommend(source: Dataset, what: Any, settings: Sequence[str]) -> list[Recom
     """The models to use, the one to start with first."""
     name = str(what) if isinstance(what, str | Path) else "DATA"
     words = [f"data.{each}" for each in settings]
+    panel = list(panel_recommendations(source, what, name, settings)) if source.panel else []
     if (sound := source.view().sound) is not None and sound.bits > 8 and "+" not in name:
         name += "+mulaw"
-    return list(recommendations(source, name, words))
+    return [*panel, *recommendations(source, name, words)]
+
+
+def panel_recommendations(
+    source: Dataset, what: Any, name: str, settings: Sequence[str]
+) -> Iterator[Recommendation]:
+    """Forecasts of a table that is read as rows, but has one for each time of several series."""
+    try:
+        chosen = description.merged(settings, [f"series={source.panel}"])
+        panel, _, used = description.describe(what, *chosen)
+    except DataError:
+        return
+    for each in recommendations(panel, name, [f"data.{setting}" for setting in used]):
+        yield replace(each, does=f"{each.does}, one series for each {source.panel}")
 
 
 def recommendations(
@@ -179,9 +193,14 @@ def recommendation(
     run = storage.default_path(f"{short}-{source.name}{transformed}").name
     verb = next((verb for verb in VERBS if does.startswith(verb)), "sample")
     table = source.schema.table or is_series(source)
+    shown = ["-n", "1000", "-o", "new.csv"] if table else []
+    if source.view().space.is_image:
+        options: Any = getattr(registry.find(models[0]), "SamplingConfig", None)
+        fields = getattr(options, "__dataclass_fields__", {})
+        shown = ["-n", "64", *(["mean=true"] if "mean" in fields else []), "-o", "new.png"]
     use = {
-        "sample": [run, *(["-n", "1000", "-o", "new.csv"] if table else [])],
-        "forecast": [run, "-o", "next.csv"],
+        "sample": [run, *shown],
+        "forecast": [run, "-o", "next.csv", "--plot", "next.png"],
         "predict": [run, *(["NEW.csv", "-o", "predictions.csv"] if table else [])],
         "translate": [run, "TEXT"],
     }[verb]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -608,7 +609,7 @@ class Run(SavedRun):
         what, form = opened(what)
         found = forecast(self, horizon, what, (*settings, *as_settings(options)), n, seed)
         self.notes = found.notes
-        table = found.sampled() if paths else found.table(interval)
+        table = found.in_type(found.sampled() if paths else found.table(interval))
         return in_kind(table, self.form if what is None else form)
 
     def translate(self, texts: Any, *settings: str, **options: Any) -> Any:
@@ -733,7 +734,8 @@ class Run(SavedRun):
             )
             diagnostics.save_findings(self.folder, found, self.result["step"])
             self.write_card(found)
-        return found
+        resumed = f"--resume {shlex.quote(str(self.folder))} "  # a moved run has another path
+        return [replace(f, remedy=f.remedy.replace("--resume RUN ", resumed)) for f in found]
 
 
 def has_noise(settings: Sequence[str]) -> bool:

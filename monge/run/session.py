@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.abilities import HasCritic, HasDiscriminator
 from ..core.errors import DivergenceError, LostWorkerError, UsageError
-from ..core.metric import Metric
+from ..core.metric import Metric, with_error
 from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.train_config import TrainConfig
@@ -322,6 +322,16 @@ LIKELIHOOD_TERMS = ("nll", "bound", "reconstruction", "kl", "prior", "diffusion"
 several of a kind."""
 
 
+STOP_REASONS = {
+    "budget": "the budget is used up",
+    "patience": "no improvement for `train.patience` evaluations",
+    "complete": "the fit is complete",
+    "asked": "interrupted",
+    "refit": "the refit is complete",
+}
+"""Why training ended, in the words of its user."""
+
+
 @dataclass(frozen=True)
 class LossUnit:
     """What the loss of a model is shown in, and the held-out value with it: one unit, one sign."""
@@ -370,6 +380,18 @@ def mean_steps(run: Run) -> float:
     if lengths is not None:
         return float(lengths[:, 0].double().mean())
     return run.space.shape[0] if run.space.shape else 1.0
+
+
+def held_out(run: Run, held: Mapping[str, Any]) -> str:
+    """The held-out metric with its error, per row and, of text and sound, per step of it."""
+    value, error = held["value"], with_error(held["stderr"])
+    if held["kind"] in ("distance", "loss"):
+        return f"{held['kind']} {value:.4f}{error} {held['unit']}"
+    each = ""
+    if value is not None and (run.view.text is not None or run.view.sound is not None):
+        each = f", {value / mean_steps(run):.4f} per {step_noun(run)}"
+    per_row = f"{held['unit']} per row{each} ({held['kind']})"
+    return f"log-likelihood {value:.4f}{error} {per_row}"
 
 
 def is_interactive() -> bool:

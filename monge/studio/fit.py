@@ -19,6 +19,7 @@ from .. import registry
 from ..comparison.plan import Candidate, first_per_family, split_supported
 from ..core.config import Overrides
 from ..core.errors import DataError, UsageError
+from ..core.formulas import as_text
 from ..core.train_config import TrainConfig
 from ..data.dataset import View
 from ..data.options import Options
@@ -133,7 +134,7 @@ def form_page(asked: FitRequest) -> dict[str, Any]:
     return {
         "title": f"Fit {entry.name}",
         "entry": entry,
-        "about": inspect.cleandoc(owner.__doc__ or ""),
+        "about": as_text(inspect.cleandoc(owner.__doc__ or "")),
         "presets": owner.presets,
         "space": str(view.space),
         "model_inputs": list(forms.inputs(defaults.config)),

@@ -143,8 +143,20 @@ def test_a_date_of_another_form_is_refused():
     with pytest.raises(DataError, match=r"'5 May'.* %Y-%m-%d"):
         data.open(other, fields=source.fields_dict())
     noon = pd.DataFrame({"day": pd.to_datetime(["2020-01-01 12:00:00"]), "who": ["a"]})
-    with pytest.raises(DataError, match="%Y-%m-%d"):
+    with pytest.raises(DataError, match=r"1\.5 steps of 1 day"):
         data.open(noon, fields=source.fields_dict())
+
+
+def test_other_data_may_write_dates_with_the_year_first():
+    """A run on a frame is given a csv, or one on a csv a frame."""
+    days = pd.date_range("2020-01-01", periods=60)[np.arange(60) * 7 % 60]
+    table = pd.DataFrame({"day": days.strftime("%d.%m.%Y"), "name": ["a", "b", "c"] * 20})
+    source = data.open(table)
+    for other in (days, days.strftime("%Y-%m-%d"), days.strftime("%Y/%m/%d %H:%M")):
+        again = data.open(table.assign(day=other), fields=source.view().to_dict())
+        assert torch.equal(again.tensors["day"], source.tensors["day"])
+    with pytest.raises(DataError, match=r"row 1.*01/01/2020"):
+        data.open(table.assign(day=days.strftime("%m/%d/%Y")), fields=source.view().to_dict())
 
 
 def test_times_between_the_steps_of_a_run_are_refused():

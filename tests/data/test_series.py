@@ -159,6 +159,30 @@ def test_rows_beyond_the_end_hold_what_is_known_of_the_future():
     assert len(source.tensors["known"].flat) == 200
 
 
+@pytest.mark.parametrize("freq", ["D", "MS"])
+@pytest.mark.parametrize("is_text", [True, False])
+def test_days_of_a_zone_with_summer_time_are_equal_steps(freq, is_text):
+    times = pd.date_range("2019-12-01", periods=200, freq=freq, tz="Europe/Paris")
+    table = pd.DataFrame({"when": times.astype(str) if is_text else times, "a": np.arange(200.0)})
+    source = data.open(table, "lookback=8", "horizon=2")
+    assert len(source.tensors["series"].flat) == 200
+    clock = source.fields["time"].codec
+    written = pd.Series(clock.written(np.arange(200.0)))
+    assert (written == times.strftime("%Y-%m-%d %H:%M:%S")).all()
+    assert any("zone" in note for note in source.notes) == is_text
+    later = table.iloc[120:140]  # the offset of a part of a year is the same, or not
+    again = data.open_series(later, (), source.view(target="future").to_dict())
+    assert clock.ticks(again.clock.start) == 120
+
+
+def test_hours_of_a_zone_with_summer_time_are_equal_steps_in_utc():
+    times = pd.date_range("2020-03-28", periods=200, freq="h", tz="Europe/Paris")
+    table = pd.DataFrame({"when": times, "a": np.arange(200.0)})
+    clock = data.open(table, "lookback=8", "horizon=2").fields["time"].codec
+    assert not clock.is_local
+    assert clock.written(np.zeros(1))[0] == "2020-03-27 23:00:00"
+
+
 SPOILT = {
     "1 gap: 2 steps": lambda t: t.drop(index=[50, 51]),
     "occurs twice": lambda t: pd.concat([t[:50], t[49:]]),

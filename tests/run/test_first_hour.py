@@ -90,7 +90,7 @@ def share_of_zeros(column):
 def test_the_tree_respects_the_data(make, tmp_path):
     table = make()
     source, _, settings = describe(table)
-    first = recommend(source, "rows.csv", settings)[0]
+    first = next(each for each in recommend(source, table, settings) if "rows" in each.does)
     assert first.models[0] == "baseline.chow_liu"
     new, full = use("baseline.chow_liu", table, tmp_path, settings, "10s", ROWS)
     assert list(new) == list(table)
@@ -107,6 +107,28 @@ def test_the_tree_respects_the_data(make, tmp_path):
     if "visitors" in table:
         assert (new["visitors"].dropna() % 1 == 0).all()
         assert new["visitors"].isna().any()
+
+
+def test_the_series_of_a_panel_are_forecast(tmp_path):
+    table = stocks()
+    table = table[(table["symbol"] != "GOOG") | (table.index % 100 >= 30)]  # begins later
+    table.to_csv(tmp_path / "stocks.csv", index=False)
+    found = monge.describe(tmp_path / "stocks.csv")
+    assert found.source.schema.table
+    first, *others = found.recommended
+    assert first.models[0] == "sequence.direct_forecast"
+    assert "chow_liu" in " ".join(each.command for each in others)
+    _, fit, model, path, setting = first.command.split()
+    assert (fit, setting) == ("fit", "data.series=symbol")
+    run = monge.fit(model, path, setting, budget="3steps", out=tmp_path / "run")
+    ahead = run.forecast(2, n=20)
+    assert ahead["date"].tolist() == ["May 1 2008", "Jun 1 2008"]
+    assert {"AMZN", "GOOG", "IBM", "MSFT"} <= {*ahead}
+    torn = table.drop(index=[50])  # a gap, which the command fills in
+    with_gap = recommend(describe(torn)[0], torn, ())[0]
+    assert {"data.series=symbol", "data.gaps=fill"} <= {*with_gap.command.split()}
+    apart = table.assign(date=table["date"].where(table["symbol"] != "IBM", "Jan 1 1980"))
+    assert "forecast" not in recommend(describe(apart)[0], apart, ())[0].does
 
 
 def test_an_empty_name_follows_from_a_column_computed_from_it(tmp_path):

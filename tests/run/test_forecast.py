@@ -8,6 +8,7 @@ import pytest
 
 from monge.cli.main import attempt
 from monge.core.errors import DataError, UsageError
+from monge.report.run import write_report
 from monge.run import run
 
 
@@ -173,3 +174,14 @@ def test_a_forecast_is_evaluated_beside_three_naive_ones(folder, capsys):
     assert other["mse"].value != metrics["mse"]["value"]
     completed = run.load(folder / "linear").evaluate()
     assert completed["mse"].value < completed["naive.mse"].value
+
+
+def test_a_report_of_a_run_from_python_shows_its_forecast(folder, tmp_path):
+    page = write_report(folder / "direct", tmp_path / "page.html").read_text()
+    assert (folder / "direct" / "figures" / "forecast.png").stat().st_size > 1000
+    assert "forecast after the end" in page
+    known = table().assign(price=1.0)  # known no further than the series
+    fitted = run.fit(
+        "direct_forecast", known, *SMALL, "data.known=price", budget="2steps", out=tmp_path / "run"
+    )
+    assert "forecast after the end" not in write_report(fitted).read_text()

@@ -246,3 +246,22 @@ def test_a_series_with_times_as_its_index_is_forecast(tmp_path):
     found = fitted.forecast(3, n=20)
     assert str(found.iloc[0, 0])[:10] == "2024-04-30"
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("freq", ["D", "h"])
+def test_forecasts_have_times_of_the_type_and_zone_of_the_data(freq, tmp_path):
+    """By the clock of the zone over a change to summer time, which an hour of it skips."""
+    times = pd.date_range("2024-01-31", periods=60, freq=freq, tz="Europe/Paris")
+    if freq == "h":
+        times = times + (pd.Timestamp("2024-03-31", tz="Europe/Paris") - times[-1])
+    sold = pd.DataFrame({"when": times, "sold": np.arange(60) % 7 + 0.5})
+    fitted = run.fit(
+        "linear_ar", sold, "data.lookback=14", "data.horizon=7", budget="3steps",
+        out=tmp_path / "run",
+    )  # fmt: skip
+    after = times[-1] + pd.tseries.frequencies.to_offset(freq) * np.arange(1, 8)
+    for found in (fitted.forecast(n=5), run.load(tmp_path / "run").forecast(7, sold, n=5)):
+        assert found["when"].dtype == sold["when"].dtype
+        assert (found["when"] == after).all()
+    paths = fitted.forecast(2, n=3, paths=True)
+    assert paths["when"].nunique() == 2

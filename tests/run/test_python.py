@@ -194,6 +194,29 @@ def test_rows_with_a_new_name_are_refused_by_number(gaussian, frame):
         gaussian.log_likelihood(new[3:4])
 
 
+def test_new_names_of_columns_that_follow_from_others(tmp_path):
+    """In a column that is computed they are those of the row; one that is left out has none."""
+    rng = np.random.default_rng(0)
+    town = rng.integers(0, 3, 90)
+    table = pd.DataFrame(
+        {
+            "code": np.array(["C", "Q", "S"])[town],
+            "town": np.array(["Cherbourg", "Queenstown", "Southampton"])[town],
+            "fare": np.round(rng.gamma(2, 9, 90), 2),
+            "class": rng.choice(["first", "second"], 90),
+        }
+    )
+    new = table.head(6).copy()
+    new.loc[2, ["code", "town"]] = "O", "Oslo"
+    predictor = monge.fit("logistic", table, target="class", budget="2steps", out=tmp_path / "p")
+    assert len(predictor.predict(new)) == 6
+    assert ["'O'" in note for note in predictor.notes] == [True]
+    density = monge.fit("chow_liu", table, budget="2steps", out=tmp_path / "d")
+    assert list(density.log_likelihood(new).numbers) == [1, 2, 4, 5, 6]
+    with pytest.raises(DataError, match="row 1"):
+        density.log_likelihood(new[:2].assign(town="Oslo"))
+
+
 TARGETS = {
     "label": "kind",
     "flag": "flag",
@@ -246,6 +269,36 @@ def test_a_report_shows_new_rows_beside_real_ones(gaussian, frame):
     assert page.count("10 ") >= 2
     assert page.count('<tr><th scope="row" class="number">10</th>') == 2
     assert "Pairs that differ most" in page
+
+
+def test_a_report_of_text_shows_texts_and_says_nothing_of_what_is_not_there(tmp_path):
+    lines = [f"{'ab' * (i % 4)}c{i % 10}" for i in range(60)]
+    run = monge.fit(
+        "rnn", lines, "data.tokens=chars", budget="1steps", out=tmp_path / "run", net={"width": 8}
+    )
+    page = monge.write_report(run).read_text()
+    test = run.view.decode(run.split(None, "test").whole().x)
+    assert sum(f">{each}</pre>" in page for each in test) >= 3
+    assert page.count("<pre") == 1 + 2 * 3
+    assert "per character" in page
+    assert "deviation" not in page  # of symbols
+    assert "1 step in" in page
+    assert "nan" not in page.replace("nano", "")
+
+
+def test_a_single_row_has_no_error(frame, tmp_path, capsys):
+    from monge.cli.main import main
+
+    few = frame.head(12)
+    run = monge.fit("independent", few, "data.time=none", budget="1steps", out=tmp_path / "run")
+    assert "±" not in monge.write_report(run).read_text().partition("<h2")[0]
+    few.head(1).to_csv(tmp_path / "one.csv", index=False)
+    with pytest.raises(SystemExit) as end:
+        main(["score", str(tmp_path / "run"), str(tmp_path / "one.csv")])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert "nan" not in shown
+    assert "1 row\n" in shown
 
 
 def test_columns_that_hold_nothing_have_no_chart():

@@ -1,7 +1,7 @@
 """Dates among the columns of a table: whole days, months, minutes or seconds since the earliest.
 
 A column holds dates if all its non-empty cells have one format, which the first cell determines;
-samples are written in the same format.
+samples are written in the same format. Rows for a run may also write them with the year first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...core.errors import DataError
 from ...core.space import Space
 from ..packed import statistics
 from .base import Codec, Locator
-from .date_format import parse_times
+from .date_format import find_format, parse_times
 from .scalar import EXACT, blank, distinct, refuse
 from .time_index import DAY, TimeIndex
 
@@ -38,13 +38,13 @@ class Date(Codec):
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         found, place = distinct(values)
         seen = np.array([not blank(value) for value in found], bool)
-        times = parse_times(
-            np.array(
-                [value if there else None for value, there in zip(found, seen, strict=True)],
-                object,
-            ),
-            self.clock.form,
-        )
+        known_cells = found.astype(object)
+        known_cells[~seen] = None
+        times = parse_times(known_cells, self.clock.form)
+        if np.isnat(times[seen]).any():  # other data may write the same dates another way
+            form = find_format(list(found[seen])) or ""
+            if form.startswith("%Y"):  # year, month and day, which nothing else can be meant by
+                times = parse_times(known_cells, form).astype(times.dtype)
         strange = np.append(seen & np.isnat(times), False)[place]  # index -1 is the last
         if strange.any():
             row = int(np.argmax(strange))

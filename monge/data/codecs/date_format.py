@@ -59,6 +59,17 @@ def is_date(cell: Any) -> bool:
     return isinstance(cell, str) and any(each.fullmatch(cell.strip()) for each in PATTERNS)
 
 
+def without_zone(cell: str) -> str:
+    """A date without its zone, as the clock of that zone shows it."""
+    for pattern in PATTERNS:
+        if found := pattern.fullmatch(cell.strip()):
+            start, end = found.span("z")
+            return (
+                found.string if start < 0 else found.string[:start].rstrip() + found.string[end:]
+            )
+    return cell
+
+
 def find_format(cells: Sequence[Any]) -> str | None:
     """The format of all these cells, one that writes each as it is where there is one; None if
     they are not dates. Where the order of day and month cannot be told, the month comes first,

@@ -38,6 +38,8 @@ class TimeIndex(Codec):
     """Unit of `every`."""
     form: str = ""
     """Format of times for strftime; empty for numbers."""
+    is_local: bool = False
+    """Whether times with a zone are as its clock shows them; otherwise they are in UTC."""
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         """values: ticks, already counted by the code that makes windows."""

@@ -1,4 +1,4 @@
-"""Arrays, tensors, pairs, datasets and rows from Python, and .npy and .npz files.
+"""Arrays, tensors, pairs, named arrays, datasets and rows from Python, and .npy and .npz files.
 
 The type of an array decides its kind: floats are real, booleans and integers that are only 0 and 1
 are binary, bytes are levels, other integers are counts, strings are categories. Images are
@@ -74,6 +74,12 @@ def from_pair(x: Any, y: Any, name: str = "pair") -> RawData:
     if values.ndim == 2 and values.dtype.kind == "O":
         return from_frame(values, name, y)
     return from_arrays({"x": values, "y": numpy_of(y)}, name)
+
+
+def has_shapes(values: Mapping[Any, Any]) -> bool:
+    """Whether these are named arrays, some of several dimensions, rather than columns."""
+    found = values.values()
+    return any(isinstance(each, np.ndarray | torch.Tensor) and each.ndim > 1 for each in found)
 
 
 def from_rows(rows: Iterable[Any], name: str) -> RawData:

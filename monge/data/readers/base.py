@@ -104,6 +104,7 @@ class RawData:
     numbered: bool = False  # whether `split` is one of several in the data
     row_keys: Mapping[str, np.ndarray] = field(default_factory=dict)  # columns of keys
     refused: np.ndarray | None = None  # (N,): rows with a name that the model of a run cannot have
+    panel: str = ""  # column of a table that seems to name the series of each row
     carved: bool = False  # whether the reader made `split`, as tokens or blocks depend on it
     store: Any = None  # where encoded rows are kept if they are not held in memory
 

@@ -22,7 +22,7 @@ from ..schema import Schema
 from . import tables
 from .base import RawData, RowLocations
 from .series_grid import Regular, regular, whole
-from .series_table import is_dates, is_numbers, joined_time, panel_of, widened
+from .series_table import is_dates, is_numbers, joined_time, own_clock, panel_of, widened
 
 SETTINGS = ("lookback", "horizon", "season", "time", "known", "borders", "calendar", "series")
 """Settings that make any input a series."""
@@ -78,7 +78,7 @@ def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
             f"rows are read as independent, as each time of {time!r} has a row for each name of "
             f"{series!r}; set data.series={series} to read one series a name"
         )
-        return replace(raw, notes=(*raw.notes, note))
+        return replace(raw, panel=series, notes=(*raw.notes, note))
     why = singly(raw, options) if schema is None else ""
     return (
         replace(
@@ -87,7 +87,7 @@ def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
                 *raw.notes,
                 f"rows are read as independent, as {why}; "
                 f"set data.time={found(raw)} to "
-                + ("split them by time" if why.endswith("text") else "read them as a series"),
+                + ("read them as a series" if why.endswith("order") else "split them by time"),
             ),
         )
         if why
@@ -137,16 +137,23 @@ def from_table(raw: RawData, options: Options, schema: Schema | None) -> Series:
     values = np.stack([numbers(raw, name) for name in (*channels, *known)], 1)
     rows = Regular(TimeIndex(origin="0.0"), values, ())
     if column is not None:
-        name = f"column {column!r}"
-        times, form = time_index.read(tables.cells(raw.values[column], raw.at(column)), column)
+        name, given = f"column {column!r}", raw.values[column]
+        shown, told = own_clock(given, column)
+        times, form = time_index.read(tables.cells(shown, raw.at(column)), column)
         rows = regular(times, form, values, name, options)
+        if given.dtype.kind == "M":
+            own = replace(rows.clock, dtype=str(given.dtype), is_local=shown is not given)
+            rows = replace(rows, clock=own)
+        rows = replace(rows, notes=(*told, *rows.notes))
     here = np.flatnonzero(~np.isnan(rows.values[:, : len(channels)]).all(1))
     if not len(here):
         raise DataError(f"{raw.name} has no value in {listed(channels)}; give it some")
     end = int(here[-1]) + 1 if known else len(rows.values)
     fills = options.gaps == "fill"
-    steps, notes = whole(rows.values[:end, : len(channels)], channels, rows.clock, fills)
-    beside, more = whole(rows.values[:, len(channels) :], known, rows.clock, fills)
+    steps, notes = whole(
+        rows.values[:end, : len(channels)], channels, rows.clock, fills, rows.absent
+    )
+    beside, more = whole(rows.values[:, len(channels) :], known, rows.clock, fills, rows.absent)
     return Series(
         raw.name,
         single(steps, raw, channels),

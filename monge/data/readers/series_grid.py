@@ -27,6 +27,7 @@ class Regular:
     clock: TimeIndex
     values: NDArray[np.float64]  # (T, K)
     notes: tuple[str, ...]
+    absent: int = 0  # steps without a row, whose values are NaN
 
 
 def regular(
@@ -60,9 +61,11 @@ def regular(
         )
     full = np.full((int(place[-1]) + 1, values.shape[1]), np.nan)
     full[place] = values
-    if len(wide):
-        notes += (f"{len(full) - len(place)} missing steps of {name} were interpolated",)
-    return Regular(clock, full, notes)
+    absent = len(full) - len(place)
+    if absent:
+        were = "was" if absent == 1 else "were"
+        notes += (f"{absent} missing step{'s' * (absent != 1)} of {name} {were} interpolated",)
+    return Regular(clock, full, notes, absent)
 
 
 def ordered(
@@ -99,9 +102,13 @@ def ordered(
 
 
 def whole(
-    values: NDArray[np.float64], names: tuple[str, ...], clock: TimeIndex, fills: bool
+    values: NDArray[np.float64],
+    names: tuple[str, ...],
+    clock: TimeIndex,
+    fills: bool,
+    absent: int,
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Columns (T, K) without empty cells."""
+    """Columns (T, K) without empty cells; a note counts those besides the `absent` steps."""
     holes = np.isnan(values)
     if not holes.any():
         return values, ()
@@ -123,7 +130,8 @@ def whole(
                 f"drop={names[place]}",
             )
         filled[:, place] = np.interp(steps, steps[seen], values[seen, place])
-    return filled, (f"{int(holes.sum())} empty cells were interpolated",)
+    cells = int(holes.sum()) - absent * len(names)
+    return filled, (f"{counted(cells, 'empty cell')} interpolated",) if cells else ()
 
 
 def counted(count: int, noun: str) -> str:

@@ -2,7 +2,9 @@
 
 A panel has a row for each time and each of several series, whose name is in a column
 (`data.series`): its series become columns over the time that all of them cover. A year and a
-month, with or without a day, in columns of their own become one column of times.
+month, with or without a day, in columns of their own become one column of times. Times with a
+zone are those of its clock where it shows all rows the same time of day, since the days of a zone
+with summer time are no equal steps in UTC.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 
 from ...core.errors import DataError, UsageError, nearest
 from ..codecs import time_index
-from ..codecs.date_format import FEW, MONTHS, is_date
+from ..codecs.date_format import FEW, MONTHS, find_format, is_date, without_zone
 from ..codecs.scalar import listed
 from ..options import Options
 from . import tables
@@ -102,6 +104,36 @@ def joined_time(raw: RawData, options: Options, wanted: str | None) -> RawData:
     return replace(raw, values=values, main=tuple(values), notes=(*raw.notes, note))
 
 
+def own_clock(column: Any, name: str) -> tuple[Any, tuple[str, ...]]:
+    """A column of times as the clock of their zone shows them, if it shows all the same time of
+    day, otherwise as it is; and a note about offsets that are lost."""
+    notes: tuple[str, ...] = ()
+    if getattr(column.dtype, "tz", None) is not None:
+        shown = column.dt.tz_localize(None)
+        times = shown.to_numpy().astype("datetime64[s]")
+    elif column.dtype.kind == "O" and has_zones(column):
+        shown = column.map(without_zone)
+        times, _ = time_index.read(shown.to_numpy(object), name)
+        notes = (
+            f"the times of {name} have the offsets of a zone with summer time, which are left "
+            "out: they are read and written as its clock shows them",
+        )
+    else:
+        return column, ()
+    if np.isnat(times).any() or len(np.unique(times - times.astype("datetime64[D]"))) > 1:
+        return column, ()
+    return shown, notes
+
+
+def has_zones(column: Any) -> bool:
+    """Whether this is text that holds times of several zones."""
+    cells = column.to_numpy(object)
+    if not all(isinstance(cell, str) for cell in cells):
+        return False
+    form = find_format(list(dict.fromkeys(cells)))
+    return form is not None and "z" in form
+
+
 def panel_of(raw: RawData) -> tuple[str, str] | None:
     """The column that names the series of a panel and that of its times, if each pair of them
     occurs once and times repeat."""
@@ -173,7 +205,7 @@ def pivoted(raw: RawData, name: str, time: str, rest: list[str]) -> RawData:
         )
     inside = ((frame["time"] >= first) & (frame["time"] <= last)).to_numpy()
     shown = frame[inside].drop_duplicates("time").sort_values("time")
-    columns: dict[str, Any] = {time: shown["cell"].reset_index(drop=True)}
+    columns: dict[str, Any] = {time: raw.values[time].loc[shown.index].reset_index(drop=True)}
     for each in rest:
         values = frame.assign(value=raw.values[each].to_numpy(np.float64, na_value=np.nan))
         wide = values[inside].pivot(index="time", columns="name", values="value")

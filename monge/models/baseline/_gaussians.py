@@ -121,6 +121,8 @@ class FullGaussians(GaussianSet):
 
     def group_statistics(self, group: PatternGroup, y: Tensor, weight: Tensor) -> Statistics:
         """Expected statistics of the rows of some patterns."""
+        if bool(group.here.all()):
+            return complete_statistics(y[group.rows[0]], weight[group.rows[0]], self.blur.double())
         factor, here = group.factor(self.root.double()), group.here[:, None, :, None]
         mean = group.reorder(self.mean.double())[:, :, None]  # (P, K, 1, D)
         # Each entry as a linear map of the observed ones: the identity, or the regression.
@@ -169,6 +171,14 @@ class FullGaussians(GaussianSet):
         root = self.root.double()
         size = root.diagonal(dim1=1, dim2=2).log().sum()
         return self.prior_rows * (size + self.variance * invert(root).square().sum() / 2)
+
+
+def complete_statistics(y: Tensor, weight: Tensor, blur: Tensor) -> Statistics:
+    """Statistics of rows (B, D) without missing entries, by weights (B, K) and with the variance
+    inside cells."""
+    weighed = y * weight.T[..., None]  # (K, B, D)
+    inside = weight.sum(0)[:, None, None] * blur.diag()
+    return weighed.sum(1), weighed.mT @ y + inside
 
 
 class DiagonalGaussians(GaussianSet):
@@ -226,13 +236,18 @@ class NumberColumns(nn.Module):
         super().__init__()
         parts = space.columns
         self.states = CellStates(parts)
-        self.coordinates = nn.ModuleList(BoundedCoordinate([part]) for part in parts)
-        mean, scale = space.spread("mean")[None], space.spread("scale")[None]
-        t, slope = self.unbound(mean)
-        width = scale if all(part.is_plain for part in parts) else (scale.log() + slope).exp()
-        pairs = zip(parts, t[0].tolist(), width[0].tolist(), strict=True)
+        is_plain = all(part.is_plain for part in parts)
+        self.coordinates = nn.ModuleList(
+            BoundedCoordinate([part]) for part in (() if is_plain else parts)
+        )
+        means, scales = ([getattr(p, name)[0] for p in parts] for name in ("mean", "scale"))
+        if not is_plain:
+            t, slope = self.unbound(space.spread("mean")[None])
+            means = t[0].tolist()
+            scales = (space.spread("scale").log() + slope[0]).exp().tolist()
         columns = tuple(
-            Space(kind=part.kind, size=part.size, mean=(m,), scale=(s,)) for part, m, s in pairs
+            Space(kind=part.kind, size=part.size, mean=(m,), scale=(s,))
+            for part, m, s in zip(parts, means, scales, strict=True)
         )
         self.plain = Space(kind="columns", shape=space.shape, columns=columns)
 
