@@ -80,6 +80,8 @@ from .writers import PART
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .detect import Detection
+
 Able = TypeVar("Able")
 BUDGET = "2m"
 """Default training budget; early stopping usually ends a fit sooner."""
@@ -718,6 +720,14 @@ class Run(SavedRun):
         from .metrics import run_metrics
 
         return Metrics(flat(run_metrics(self, what, split, scored)))
+
+    def detect(self, what: Any, background: Run | None = None, seed: int = 0) -> Detection:
+        """Scores of rows by how unlike the data of the run they are, beside those of its held-out
+        rows: likelihood, typicality, Mahalanobis distance, and ratios to what the row costs a
+        compressor or another run (`background`)."""
+        from .detect import detect
+
+        return detect(self, what, background, seed)
 
     def diagnose(self) -> list[Finding]:
         """Diagnose the fit once; findings.json and the card store the findings."""
