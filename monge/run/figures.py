@@ -61,7 +61,7 @@ def write_figures(run: Run) -> None:
         write_enlargements(run, folder / "enlargements.png")
     if isinstance(run.model, CanTransfer) and run.space.is_image:
         write_transfers(run, folder / "transfers.png")
-    if is_forecast(run.model) and isinstance(run.model, CanSample):
+    if run.space.given and is_forecast(run.model) and isinstance(run.model, CanSample):
         with suppress(DataError):  # columns that are known in advance may end with the series
             forecast(run, None, None, (), FORECAST_PATHS, 0).plot(
                 folder / "forecast.png", INTERVAL
