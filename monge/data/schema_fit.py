@@ -313,7 +313,8 @@ def describe_key(name: str, column: Any) -> dict[str, Any] | None:
         # years or ages of one row each count too, but from elsewhere
         named = low in (0, 1) or KEY_NAME.search(name) is not None
         return {"following": high + 1} if counts and named else None
-    if column.dtype.kind not in "OTU":
+    is_text = not isinstance(column.dtype, np.dtype)  # of strings alone; others may hold anything
+    if column.dtype.kind not in "OTU" or (is_text and not column.is_unique):
         return None
     cells = column.tolist()
     if not all(isinstance(cell, str) for cell in cells) or not column.is_unique:

@@ -19,7 +19,7 @@ from monge.data.codecs import scalar
 from monge.data.derived import is_function
 from monge.data.packed import levels
 from monge.data.readers import base, columns, decoding, delimited, long_text, stored, tables
-from monge.data.schema_fit import MAX_ATOMS, frequent_values
+from monge.data.schema_fit import MAX_ATOMS, describe_key, frequent_values
 from monge.run.run import start
 
 N = 600
@@ -630,3 +630,17 @@ def test_folders_of_the_first_format_are_read(tmp_path):
     del about["changes"]
     (out / "prepared.json").write_text(json.dumps(about | {"format": 1}))
     same(found, data.open(out))
+
+
+def test_a_column_that_repeats_is_not_read_whole_to_see_that_it_is_no_key(monkeypatch):
+    column = columns.TextColumn(np.array([1, 2, 1, 2], np.int32), ["a1", "b2"])
+    assert (
+        describe_key("id", columns.TextColumn(np.array([1, 2], np.int32), ["a1", "a2"]))
+        is not None
+    )
+
+    def refuse(self, name):
+        raise AssertionError(f"{name} makes every cell")
+
+    monkeypatch.setattr(columns.TextColumn, "__getattr__", refuse)
+    assert describe_key("id", column) is None
