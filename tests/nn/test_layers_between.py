@@ -23,6 +23,7 @@ from monge.models.flow.superres import Superres
 from monge.models.latent._encoder_decoder import ConvEncoderDecoder
 from monge.nn.autoregressive.any_order import ConvSubsetNet
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
+from monge.nn.autoregressive.pixel import WindowConv2d
 from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
 from monge.nn.autoregressive.pixelrnn import DiagonalBiLSTM
 from monge.nn.layers.activation import Activation, Pointwise, activation
@@ -275,9 +276,9 @@ def weights_of(net):
     those that start at 0 and small ones, whose spread is uncertain, are left out."""
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
-            mask = getattr(layer, "mask", None)
-            mask = mask(0) if callable(mask) else torch.ones(()) if mask is None else mask
-            weight, into = layer.weight.detach(), fans(layer)[0] * float(mask.mean())
+            mask = layer.mask if isinstance(layer, WindowConv2d) else None
+            read = 1.0 if mask is None else float(mask.mean())
+            weight, into = layer.weight.detach(), fans(layer)[0] * read
         elif isinstance(layer, nn.RNNBase):
             weight, into = layer.weight_hh_l0.detach(), layer.hidden_size
         else:

@@ -30,7 +30,7 @@ from ...core.model import is_exporting
 from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
-from ..layers.init import SHALLOW, Init, initialise_chain, resolve
+from ..layers.init import Init, initialise_chain
 from .incremental import CachedStepper, EntryStepper, FullPassStepper, SortedNetwork
 
 MAX_STORED_MASK_ENTRIES = 1 << 24
@@ -114,13 +114,6 @@ class MaskedLinear(nn.Linear):
     def mask(self, member: int) -> Tensor:  # (out, in)
         return (self.degrees_out[member][:, None] >= self.degrees_in[member]).to(self.weight.dtype)
 
-    @torch.no_grad()
-    def scale_by_inputs(self) -> None:
-        """Scale weights that were sampled for all inputs to those that each output reads, in the
-        mean over members."""
-        read = torch.stack([self.mask(k).mean(1) for k in range(len(self.degrees_in))]).mean(0)
-        self.weight.div_(read.clamp_min(1 / self.in_features).sqrt()[:, None])
-
     def forward(self, x: Tensor, member: int = 0, plain: bool = False) -> Tensor:
         """plain: with the full masked weight instead of the staircase."""
         mask = self.mask(member) if self.masks is None else self.masks[member]
@@ -198,9 +191,6 @@ class MaskedMLP(Configured, nn.Module):
         self.act = activation(config.activation, inplace=True)
         self.drop = Dropout(config.dropout)
         initialise_chain(self.maps(), config.init, config.activation, config.residual)
-        if resolve(config.init, deep=len(self.maps()) > SHALLOW) not in ("torch", "small"):
-            for layer in self.maps():
-                layer.scale_by_inputs()
 
     def forward(
         self, x: Tensor, context: Tensor | None = None, member: int = 0, plain: bool = False
