@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from monge.core.errors import DataError, UsageError
 from monge.data import loading as data
@@ -85,6 +86,18 @@ def test_gaps_in_a_series_are_described():
     assert time["values"] == "01/01/2020 to 23/02/2021"
     first = recommend(source, "a b.csv", settings)[0]
     assert first.command == "monge fit direct_forecast 'a b.csv' data.gaps=fill"
+
+
+def test_images_of_several_sizes_are_described(tmp_path):
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        pixels = rng.integers(0, 256, (20 + i % 3, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    source, problems, settings = describe(str(tmp_path))
+    assert source.fields["image"].space.shape == (3, 64, 64)
+    assert "30x20" in problems[0].sentence
+    assert f"{tmp_path}+resize64" in problems[0].remedy
+    assert f"{tmp_path}+resize64" in recommend(source, str(tmp_path), settings)[0].command
 
 
 def test_whole_numbers_that_look_like_dates_are_pointed_out():
