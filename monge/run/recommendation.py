@@ -150,7 +150,7 @@ def recommend(source: Dataset, what: Any, settings: Sequence[str]) -> list[Recom
     name = description.transformed(name, settings)
     words = [f"data.{each}" for each in description.plain(settings)]
     panel = list(panel_recommendations(source, what, name, settings)) if source.panel else []
-    if (sound := source.view().sound) is not None and sound.bits > 8 and "+" not in name:
+    if (sound := source.view().sound) is not None and sound.bits > 8:
         name += "+mulaw"
     return [*panel, *recommendations(source, name, words)]
 
@@ -194,7 +194,7 @@ def recommendation(
 ) -> Recommendation:
     """With the command that fits the first of the models, and one that uses the run."""
     short = models[0].partition(".")[2]
-    transformed = "+mulaw" if name.endswith("+mulaw") and "+" not in source.name else ""
+    transformed = "+mulaw" if name.endswith("+mulaw") and "+mulaw" not in source.name else ""
     run = storage.default_path(f"{short}-{source.name}{transformed}").name
     verb = next((verb for verb in VERBS if does.startswith(verb)), "sample")
     table = source.schema.table or is_series(source)

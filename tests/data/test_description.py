@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from scipy.io import wavfile
 
 from monge.core.errors import DataError, UsageError
 from monge.data import loading as data
@@ -98,6 +99,17 @@ def test_images_of_several_sizes_are_described(tmp_path):
     assert "30x20" in problems[0].sentence
     assert f"{tmp_path}+resize64" in problems[0].remedy
     assert f"{tmp_path}+resize64" in recommend(source, str(tmp_path), settings)[0].command
+
+
+def test_sounds_of_several_rates_are_described(tmp_path):
+    for i in range(12):
+        rate = 8000 if i else 11025
+        wavfile.write(tmp_path / f"{i}.wav", rate, np.arange(900 + i, dtype=np.int16))
+    source, problems, settings = describe(str(tmp_path))
+    assert "11025" in problems[0].sentence
+    assert settings == ("+resample8000",)
+    first = recommend(source, str(tmp_path), settings)[0].command
+    assert f"{tmp_path}+resample8000+mulaw" in first
 
 
 def test_whole_numbers_that_look_like_dates_are_pointed_out():
