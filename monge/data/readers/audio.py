@@ -147,6 +147,7 @@ def agree(
         return
     remedy = f"write {name}{change}" if change else "convert one with ffmpeg -c:a pcm_s16le"
     raise DataError(
-        f"{paths[0].name} has {values[0]} {what} and {paths[odd].name} has {values[odd]}; {remedy}",
+        f"{paths[0].name} has {values[0]} {what} and {paths[odd].name} has "
+        f"{values[odd]}; {remedy}",
         *([change] if change else []),
     )
