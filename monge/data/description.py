@@ -155,11 +155,12 @@ def problems(source: Dataset) -> Iterator[Problem]:
 
 def few_rows(source: Dataset) -> Iterator[Problem]:
     if len(source) < FEW_ROWS:
+        test = len(source.splits["test"])
         yield Problem(
             "few rows",
             (),
             len(source),
-            f"{len(source)} rows are few: {len(source.splits['test'])} of them test a model",
+            f"{len(source)} rows are few: {test} of them test{'s' * (test == 1)} a model",
             "judge models by `monge compare` over several --seeds",
         )
 
