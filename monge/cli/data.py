@@ -172,7 +172,9 @@ def problem_lines(problems: list[Problem]) -> str:
 
 def advice_lines(advice: list[Recommendation]) -> str:
     if not advice:
-        return "No model takes these data as they are; `monge models` lists what each takes."
+        from ..run.recommendation import NOTHING
+
+        return NOTHING
     lines = ["Models for these data:"]
     lines += [f"- {each.does}: {', '.join(each.models)}" for each in advice]
     first = advice[0]

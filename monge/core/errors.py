@@ -55,7 +55,7 @@ class UsageError(MongeError, ValueError):
 
 class DataError(MongeError, ValueError):
     """The data cannot be read, or is not suitable for the request; `settings` are those of the
-    data, such as drop=a, under which they can.
+    data, such as drop=a, or transforms of them, such as +resize64, under which they can.
 
     Examples
     --------

@@ -57,11 +57,11 @@ class Problem:
 
 
 def describe(what: Any, *settings: str) -> tuple[Dataset, list[Problem], tuple[str, ...]]:
-    """The dataset, its problems, and the settings under which it can be read."""
+    """The dataset, its problems, and the settings and transforms under which it can be read."""
     used, found = settings, []
     for _ in range(MAX_REPAIRS):
         try:
-            source = loading.open(what, *used)
+            source = loading.open(transformed(what, used), *plain(used))
         except DataError as error:
             more = error.settings or spare_column(what, used)
             if not more or {*more} <= {*used}:
@@ -71,8 +71,9 @@ def describe(what: Any, *settings: str) -> tuple[Dataset, list[Problem], tuple[s
             columns = tuple(
                 name for each in more if each.startswith("drop=") for name in each[5:].split(",")
             )
-            advice = " ".join(f"data.{setting}" for setting in more)
-            found.append(Problem("unreadable", columns, 1, sentence, f"set {advice}"))
+            advice = " ".join(f"data.{setting}" for setting in plain(more))
+            remedy = f"set {advice}" if advice else f"write {transformed(what, more)}"
+            found.append(Problem("unreadable", columns, 1, sentence, remedy))
         else:
             return source, found + list(problems(source)), used
     raise DataError(f"{what} has more problems than settings can meet; fix the first of them")
@@ -100,19 +101,31 @@ def headline(source: Dataset, splits: dict[str, int]) -> str:
 
 
 def merged(settings: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """Settings and those that replace or extend them."""
-    found = dict(setting.split("=", 1) for setting in settings)
-    for setting in more:
+    """Settings and those that replace or extend them; transforms come last."""
+    found = dict(setting.split("=", 1) for setting in plain(settings))
+    for setting in plain(more):
         name, value = setting.split("=", 1)
         longer = name == "drop" and name in found
         found[name] = f"{found[name]},{value}" if longer else value
-    return tuple(f"{name}={value}" for name, value in found.items())
+    changes = [each for each in (*settings, *more) if each.startswith("+")]
+    return (*(f"{name}={value}" for name, value in found.items()), *dict.fromkeys(changes))
+
+
+def plain(settings: Sequence[str]) -> tuple[str, ...]:
+    """Settings without transforms."""
+    return tuple(setting for setting in settings if not setting.startswith("+"))
+
+
+def transformed(what: Any, settings: Sequence[str]) -> Any:
+    """The name of data with the transforms among some settings."""
+    changes = "".join(setting for setting in settings if setting.startswith("+"))
+    return f"{what}{changes}" if changes else what
 
 
 def spare_column(what: Any, settings: Sequence[str]) -> tuple[str, ...]:
     """The setting that leaves out the one column without which the data can be read, if any."""
     try:
-        options = loading.Options().override(*settings)
+        options = loading.Options().override(*plain(settings))
         raw = loading.choose_columns(loading.read(loading.locate(what)[0], options), options)
     except DataError:
         return ()
@@ -142,11 +155,12 @@ def problems(source: Dataset) -> Iterator[Problem]:
 
 def few_rows(source: Dataset) -> Iterator[Problem]:
     if len(source) < FEW_ROWS:
+        test = len(source.splits["test"])
         yield Problem(
             "few rows",
             (),
             len(source),
-            f"{len(source)} rows are few: {len(source.splits['test'])} of them test a model",
+            f"{len(source)} rows are few: {test} of them test{'s' * (test == 1)} a model",
             "judge models by `monge compare` over several --seeds",
         )
 

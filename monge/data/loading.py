@@ -104,7 +104,8 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
         except OtherColumns as other:
             return build(decoded(other.dataset), options, stored=fields)
     before, maker, after = pairs.parted(transforms) if transforms else ((), None, ())
-    raw = read(source, options, read_format(before, fields))
+    form = read_format(before, fields)
+    raw = read(source, as_text_of_run(source, options, form), form)
     if maker is None:
         return build(raw, options, transforms, fields)
     unpaired = build(raw, options, before, whole=fields is not None)
@@ -376,6 +377,15 @@ def is_strings(source: Any) -> bool:
     )
 
 
+def as_text_of_run(source: Any, options: Options, form: ReadFormat) -> Options:
+    """The options by which strings are read as text if they are given to a run on text."""
+    name = text.FIELD if is_strings(source) else parallel_text.SIDES[0]
+    codec = form.texts.get(name) if is_strings(source) or is_sentence_pairs(source) else None
+    if not isinstance(codec, Text) or options.tokens != "auto":
+        return options
+    return replace(options, tokens=codec.unit)
+
+
 def is_sentence_pairs(source: Any) -> bool:
     return isinstance(source, tuple) and len(source) == 2 and all(map(is_strings, source))
 
@@ -524,11 +534,13 @@ READERS = (
     DataReader(read_table_folder, lambda source, options: is_folder(source)),
     # Python objects
     DataReader(
-        lambda source, options, form: text.from_lines(source, options),
+        lambda source, options, form: text.from_lines(source, options, form),
         lambda source, options: options.tokens != "auto" and is_strings(source),
     ),
     DataReader(
-        lambda source, options, form: parallel_text.from_pairs(source[0], source[1], options),
+        lambda source, options, form: parallel_text.from_pairs(
+            source[0], source[1], options, form
+        ),
         lambda source, options: options.tokens != "auto" and is_sentence_pairs(source),
     ),
     DataReader(

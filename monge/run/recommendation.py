@@ -61,6 +61,9 @@ VERBS = ("forecast", "predict", "translate")
 """Commands that use a run, besides `sample`."""
 
 
+NOTHING = "No model takes these data as they are; `monge models` lists what each takes."
+
+
 @dataclass(frozen=True)
 class Recommendation:
     """Models that do one thing with the data."""
@@ -100,6 +103,7 @@ class Description:
             *self.source.notes,
             *(f"{problem.sentence}; {problem.remedy}" for problem in self.problems),
             *(f"{each.does}: {', '.join(each.models)}" for each in self.recommended),
+            *([] if self.recommended else [NOTHING]),
         ]
 
     def __repr__(self) -> str:
@@ -143,9 +147,10 @@ def describe(what: Any, *settings: str, **fields: Any) -> Description:
 def recommend(source: Dataset, what: Any, settings: Sequence[str]) -> list[Recommendation]:
     """The models to use, the one to start with first."""
     name = str(what) if isinstance(what, str | Path) else "DATA"
-    words = [f"data.{each}" for each in settings]
+    name = description.transformed(name, settings)
+    words = [f"data.{each}" for each in description.plain(settings)]
     panel = list(panel_recommendations(source, what, name, settings)) if source.panel else []
-    if (sound := source.view().sound) is not None and sound.bits > 8 and "+" not in name:
+    if (sound := source.view().sound) is not None and sound.bits > 8:
         name += "+mulaw"
     return [*panel, *recommendations(source, name, words)]
 
@@ -189,7 +194,7 @@ def recommendation(
 ) -> Recommendation:
     """With the command that fits the first of the models, and one that uses the run."""
     short = models[0].partition(".")[2]
-    transformed = "+mulaw" if name.endswith("+mulaw") and "+" not in source.name else ""
+    transformed = "+mulaw" if name.endswith("+mulaw") and "+mulaw" not in source.name else ""
     run = storage.default_path(f"{short}-{source.name}{transformed}").name
     verb = next((verb for verb in VERBS if does.startswith(verb)), "sample")
     table = source.schema.table or is_series(source)

@@ -56,7 +56,8 @@ def show(request: Request, data: str, settings: str = "") -> Response:
     source, problems, used = loaded.describe_data(data, *words)
     view = source.view()
     splits = {name: len(view.split(name)) for name in ("train", "valid", "test")}
-    own = " ".join(f"data.{word}" for word in used)
+    own = " ".join(f"data.{word}" for word in description.plain(used))
+    data = description.transformed(data, used)
     return render(
         request,
         "data_show.html",
@@ -69,7 +70,7 @@ def show(request: Request, data: str, settings: str = "") -> Response:
         columns=[describe(entry, source) for entry in description.columns(source)],
         notes=list(dict.fromkeys([*source.notes, *view.notes])),
         problems=problems,
-        advice=recommend(source, data, used),
+        advice=recommend(source, data, description.plain(used)),
         examples=example_rows(source),
         picture=link("/data/rows.png", data=data, settings=own or None),
     )

@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
+from scipy.io import wavfile
 
 from monge.core.errors import DataError, UsageError
 from monge.data import loading as data
@@ -85,6 +87,29 @@ def test_gaps_in_a_series_are_described():
     assert time["values"] == "01/01/2020 to 23/02/2021"
     first = recommend(source, "a b.csv", settings)[0]
     assert first.command == "monge fit direct_forecast 'a b.csv' data.gaps=fill"
+
+
+def test_images_of_several_sizes_are_described(tmp_path):
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        pixels = rng.integers(0, 256, (20 + i % 3, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    source, problems, settings = describe(str(tmp_path))
+    assert source.fields["image"].space.shape == (3, 64, 64)
+    assert "30x20" in problems[0].sentence
+    assert f"{tmp_path}+resize64" in problems[0].remedy
+    assert f"{tmp_path}+resize64" in recommend(source, str(tmp_path), settings)[0].command
+
+
+def test_sounds_of_several_rates_are_described(tmp_path):
+    for i in range(12):
+        rate = 8000 if i else 11025
+        wavfile.write(tmp_path / f"{i}.wav", rate, np.arange(900 + i, dtype=np.int16))
+    source, problems, settings = describe(str(tmp_path))
+    assert "11025" in problems[0].sentence
+    assert settings == ("+resample8000",)
+    first = recommend(source, str(tmp_path), settings)[0].command
+    assert f"{tmp_path}+resample8000+mulaw" in first
 
 
 def test_whole_numbers_that_look_like_dates_are_pointed_out():

@@ -43,6 +43,20 @@ def test_gaussian_marginals_and_conditionals():
     assert completed.std() == pytest.approx(float(spread), rel=0.02)
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_whole_numbers_have_the_variance_of_their_cells(missing):
+    """A twelfth, whether a row has missing entries, which are regressed on the others, or not."""
+    x = torch.randint(0, 5, (200, 2), generator=make_generator(0)).double()
+    space = Space(kind="counts", shape=(2,), mean=(2.0,), scale=(1.5,))
+    seen = torch.ones_like(x, dtype=torch.bool)
+    rows = Batch(torch.cat([x, x[:1]]), observed=torch.cat([seen, ~seen[:1]]))
+    model = fitted(Gaussian.Config(shrink=1e-9), space, rows if missing else Batch(x), 100)
+    gaussian = model.distributions[0]
+    root = gaussian.scale.double()[:, None] * gaussian.root[0].double()
+    truth = x.T.cov(correction=0) + torch.eye(2) / 12
+    torch.testing.assert_close(root @ root.T, truth, rtol=1e-4, atol=1e-4)
+
+
 def test_levels_under_a_gaussian_are_bounded_tightly():
     """One entry: the truth is a difference of distribution functions, the ends open."""
     space = Space(kind="levels", shape=(1,), size=4)

@@ -132,3 +132,12 @@ def test_a_sequence_longer_than_its_places_is_refused():
     model = gpt(STEREO, positions="learned")
     with pytest.raises(UsageError, match=r"\b100\b.*\b10\b.*positions=sinusoidal"):
         model.sample(1, None, GPT.SamplingConfig(steps=50), make_generator(0))
+
+
+def test_a_condition_of_varying_length_needs_an_event_that_varies():
+    from monge.registry import check_compatible
+
+    sound = Space(kind="levels", shape=(50,), size=256, high=(255.0,), varies=True, name="sound")
+    label = Space(kind="binary", shape=(), given={"sound": sound})
+    with pytest.raises(DataError, match="sound"):
+        check_compatible("autoregressive.gpt", GPT, label)

@@ -281,6 +281,7 @@ def test_a_report_of_text_shows_texts_and_says_nothing_of_what_is_not_there(tmp_
     assert sum(f">{each}</pre>" in page for each in test) >= 3
     assert page.count("<pre") == 1 + 2 * 3
     assert "per character" in page
+    assert "peak memory" in page  # among the metrics, which have no reference
     assert "deviation" not in page  # of symbols
     assert "1 step in" in page
     assert "nan" not in page.replace("nano", "")

@@ -210,3 +210,23 @@ def test_attention_is_explained_in_six_steps(capsys, tmp_path):
 def test_invalid_arguments_are_refused(home, capsys, monkeypatch, arguments, value):
     monkeypatch.chdir(home)
     assert value in refusal(capsys, *arguments)
+
+
+@pytest.mark.parametrize("name", ["lines", "verses"])
+def test_strings_are_read_as_the_text_of_a_run(home, name, tmp_path):
+    """Whatever file it was fitted on, and as the same lines in a file are."""
+    run = runs.load(home / name)
+    known = {"lines": ["anna", "bella", "mido"], "verses": ["the cat sat.", "the mat."]}[name]
+    found = run.log_likelihood(known)
+    assert list(found.numbers) == list(range(1, len(known) + 1))
+    assert np.isfinite(found.value).all()
+    if name == "lines":
+        (tmp_path / "new.txt").write_text("\n".join(known) + "\n")
+        np.testing.assert_array_equal(run.log_likelihood(tmp_path / "new.txt").value, found.value)
+
+
+def test_pairs_of_strings_are_read_as_those_of_a_run(home):
+    run = runs.load(home / "pairs")
+    found = run.log_likelihood((["rot Haus", "blau Hund"], ["red house", "blue dog"]))
+    assert np.isfinite(found.value).all()
+    assert len(found.value) == 2

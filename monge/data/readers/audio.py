@@ -52,9 +52,9 @@ def read(
     for path in paths:
         check_file(path)
     clips = [conformed(load(path), form) for path in paths]
-    agree(paths, [clip.rate for clip in clips], "Hz", f"write {name}+resample8000")
-    agree(paths, [clip.channels for clip in clips], "channels", f"write {name}+mono")
-    agree(paths, [clip.bits for clip in clips], "bits", "convert one with ffmpeg -c:a pcm_s16le")
+    agree(paths, [clip.rate for clip in clips], "Hz", name, "+resample8000")
+    agree(paths, [clip.channels for clip in clips], "channels", name, "+mono")
+    agree(paths, [clip.bits for clip in clips], "bits", name)
     names = form.parts or name_parts(paths, options.parts)
     pairs = [(root, path) for root, shelf in shelves.items() for path in shelf]
     tags = classes(pairs, "sounds") | tagged(paths, names)
@@ -138,10 +138,16 @@ def resampled(samples: np.ndarray, old: int, new: int, bits: int) -> np.ndarray:
     return quantise(torch.from_numpy(resample_poly(s, new // shared, old // shared)), bits).numpy()
 
 
-def agree(paths: Several[Path], values: Several[int], what: str, remedy: str) -> None:
+def agree(
+    paths: Several[Path], values: Several[int], what: str, name: str, change: str = ""
+) -> None:
+    """Refuse files that differ, and advise a transform of their name where there is one."""
     odd = next((place for place, value in enumerate(values) if value != values[0]), None)
-    if odd is not None:
-        raise DataError(
-            f"{paths[0].name} has {values[0]} {what} and {paths[odd].name} has "
-            f"{values[odd]}; {remedy}"
-        )
+    if odd is None:
+        return
+    remedy = f"write {name}{change}" if change else "convert one with ffmpeg -c:a pcm_s16le"
+    raise DataError(
+        f"{paths[0].name} has {values[0]} {what} and {paths[odd].name} has "
+        f"{values[odd]}; {remedy}",
+        *([change] if change else []),
+    )

@@ -128,7 +128,8 @@ def same_size(pictures: Sequence[np.ndarray], paths: Sequence[Path], root: Path)
         raise DataError(
             f"images differ in size: {paths[0].name} is {sizes[0]} and "
             f"{paths[odd].name} is {sizes[1]}; bring them to one size with "
-            f"{root.resolve().name}+resize64"
+            f"{root.resolve().name}+resize64",
+            "+resize64",
         )
 
 

@@ -144,7 +144,9 @@ def read_columns(path: Path, name: str, options: Options, form: ReadFormat) -> R
     return assemble(texts, places, name, None, options, form)
 
 
-def from_pairs(source: Sequence[str], target: Sequence[str], options: Options) -> RawData:
+def from_pairs(
+    source: Sequence[str], target: Sequence[str], options: Options, form: ReadFormat
+) -> RawData:
     """Pairs of Python strings."""
     if len(source) != len(target):
         raise DataError(
@@ -152,7 +154,7 @@ def from_pairs(source: Sequence[str], target: Sequence[str], options: Options) -
             "targets; give equally many"
         )
     texts = dict(zip(SIDES, (list(source), list(target)), strict=True))
-    return assemble(texts, RowLocations.count(len(source)), "pairs", None, options, ReadFormat())
+    return assemble(texts, RowLocations.count(len(source)), "pairs", None, options, form)
 
 
 def assemble(

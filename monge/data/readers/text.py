@@ -97,9 +97,9 @@ def read(
     return blocks_of(parts, ", ".join(texts), name, options, form)
 
 
-def from_lines(lines: Sequence[str], options: Options, name: str = FIELD) -> RawData:
+def from_lines(lines: Sequence[str], options: Options, form: ReadFormat) -> RawData:
     """Python strings, one row each."""
-    return rows_of(list(lines), RowLocations.count(len(lines)), None, name, options, ReadFormat())
+    return rows_of(list(lines), RowLocations.count(len(lines)), None, FIELD, options, form)
 
 
 def lines_of(

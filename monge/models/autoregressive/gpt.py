@@ -88,6 +88,16 @@ class GPT(SequenceModel):
         return self.to_event(batch.x)
 
     @classmethod
+    def unsupported_reason(cls, space: Space) -> str | None:
+        for name, part in space.given.items():
+            if part.varies and not space.varies:
+                return (
+                    f"gpt expected conditions of one length beside {space}, found {name!r}, whose "
+                    f"rows differ in length ({part}); leave it out"
+                )
+        return super().unsupported_reason(space)
+
+    @classmethod
     def defaults(cls, space: Space) -> Defaults:
         """Rotary positions find the pixel above or a period at once, which learned positions take
         long to find, and unlike a bias of the scores they cost next to nothing."""
