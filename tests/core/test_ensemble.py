@@ -363,9 +363,9 @@ def test_the_likelihood_of_the_first_entries_is_that_of_their_conditionals():
     member, batch = model.each[0], rows.whole()[:5]
     (order,) = member.orders
     seen = (order < 1).expand(5, -1)  # the first entry in the order of the model
-    found = member.observed_log_prob(replace(batch, observed=seen))
+    found = HasConditionals.observed_log_prob(member, replace(batch, observed=seen))
     torch.testing.assert_close(found, member.conditionals(batch)[seen])
-    whole = member.observed_log_prob(batch)
+    whole = HasConditionals.observed_log_prob(member, batch)
     torch.testing.assert_close(whole, member.conditionals(batch).sum(1))
     with pytest.raises(DataError, match="order"):
-        member.observed_log_prob(replace(batch, observed=~seen))
+        HasConditionals.observed_log_prob(member, replace(batch, observed=~seen))
