@@ -19,6 +19,7 @@ from monge.core.abilities import (
     CanSample,
     CanStream,
     Finding,
+    HasConditionals,
     HasLikelihood,
     HasMean,
     HasMode,
