@@ -609,3 +609,13 @@ def test_a_fit_begins_at_nothing_and_initialises_once():
     assert len(seen) == 1
     trainer.train_step(1.0)
     assert (len(seen), trainer.step) == (1, 2)
+
+
+def test_the_average_restarts_where_the_data_initialise_the_model():
+    space, batch = small_data.make("real")
+    model = Counted(space)
+    model.initialise_from_data = lambda rows: model.weight.data.fill_(5.0)
+    config = TrainConfig(batch_size=10, ema_decay=0.9)
+    trainer = Trainer(model, small_data.Rows(batch), config)
+    trainer.initialise()
+    assert trainer.ema.weights["weight"].tolist() == [5.0, 5.0]
