@@ -487,7 +487,7 @@ class Injector:
         while not done:
             done, status = os.waitpid(child, os.WNOHANG)
             if not done and time.monotonic() > limit:
-                os.kill(child, signal.SIGKILL)
+                os.killpg(child, signal.SIGKILL)  # and processes that it started
                 os.waitpid(child, 0)
                 os.close(reader)
                 return "hung", ""
@@ -503,6 +503,7 @@ class Injector:
     def run(self, site: Site | None, items: list[Any], seconds: float) -> None:
         """Run the tests under the change and end the process: 0 if all pass."""
         code = 1
+        os.setsid()
         try:
             sink = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):

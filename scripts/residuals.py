@@ -1,6 +1,6 @@
 """How large the residuals of identities are by chance, beside their tolerances.
 
-    python scripts/residuals.py --seeds 10 --json results/residuals.json
+    python scripts/residuals.py --seeds 10 --json results/verify/residuals.json
     ATEN_CPU_CAPABILITY=default python scripts/residuals.py --threads 2 --json ...
 
 examines every identity with several seeds, on the first small model if it needs one, and prints

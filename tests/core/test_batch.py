@@ -230,3 +230,25 @@ def test_quantiles_lie_on_atoms_and_between_bounds(level):
         under, over = 3 / 16, 3 / 16 + 0.5
         due = 16 * level if level <= under else 3.0 if level <= over else 16 * (level - 0.5)
         assert spike[0, 0].item() == pytest.approx(due, abs=1e-9)
+
+
+class Several(Uniform):
+    """The same for three columns with two, one and no atoms."""
+
+    @property
+    def probabilities(self):
+        return [torch.zeros(self.rows, 0, dtype=torch.float64)] * 3
+
+    def cumulative(self, t):
+        even = (t / 8).clamp(0, 1)
+        two = even / 2 + 0.25 * (t >= 3).double() + 0.25 * (t >= 5)
+        one = even / 2 + 0.5 * (t >= 3)
+        return torch.stack([two[:, 0], one[:, 1], even[:, 2]], 1)
+
+
+def test_columns_may_have_as_many_atoms_as_they_like():
+    real = Space(kind="real", high=(8.0,))
+    columns = (replace(real, atoms=(3.0, 5.0)), replace(real, atoms=(3.0,)), real)
+    found = Several(Space(kind="columns", shape=(3,), columns=columns)).quantile(0.6)
+    due = [5.0, 3.0, 4.8]  # at 5 the first has jumped from 0.56 to 0.81, the second at 3 to 0.69
+    assert found.tolist() == [pytest.approx(due)] * 2

@@ -19,6 +19,7 @@ from monge.core.abilities import (
     CanSample,
     CanStream,
     Finding,
+    HasConditionals,
     HasLikelihood,
     HasMean,
     HasMode,
@@ -356,3 +357,16 @@ def test_the_mean_of_a_name_is_its_most_probable_code():
     torch.testing.assert_close(mean[:, 0], each[:, :, 0].mean(0))
     codes = model.marginals(rows).probabilities[1].argmax(1)
     assert torch.equal(mean[:, 1], codes.double())
+
+
+def test_the_likelihood_of_the_first_entries_is_that_of_their_conditionals():
+    model, rows = mixture("made", "real", members=1, steps=0)
+    member, batch = model.each[0], rows.whole()[:5]
+    (order,) = member.orders
+    seen = (order < 1).expand(5, -1)  # the first entry in the order of the model
+    found = HasConditionals.observed_log_prob(member, replace(batch, observed=seen))
+    torch.testing.assert_close(found, member.conditionals(batch)[seen])
+    whole = HasConditionals.observed_log_prob(member, batch)
+    torch.testing.assert_close(whole, member.conditionals(batch).sum(1))
+    with pytest.raises(DataError, match="order"):
+        HasConditionals.observed_log_prob(member, replace(batch, observed=~seen))

@@ -441,3 +441,20 @@ def test_exported_steps_are_passes():
     with exporting():
         found = layer.step(z, z.new_zeros(5, 0))
     torch.testing.assert_close(found, plain)
+
+
+def test_a_contractive_network_reads_its_context_in_the_first_layer():
+    torch.manual_seed(0)
+    net = ContractiveNet(2, 3, 5, 2).double()
+    for parameter in net.parameters():
+        parameter.data.normal_()
+    x, context = torch.randn(4, 2).double(), torch.randn(4, 3).double()
+    first, second, last = net.weights()
+    h = x @ first.T + net.layers[0].bias + context @ net.reads.weight.T
+    for place, (weight, layer) in enumerate(((second, net.layers[1]), (last, net.layers[2]))):
+        rate = nn.functional.softplus(net.rates[place])
+        h = (h * torch.sigmoid(rate * h) / 1.1) @ weight.T + layer.bias
+    torch.testing.assert_close(net(x, context, net.weights()), h)
+    assert all(torch.linalg.matrix_norm(w, 2).item() < SLOPE + 1e-9 for w in net.weights())
+    assert ContractiveNet(2, 0, 5, 2).reads is None
+    assert ContractiveNet(2, 3, 5, 0).reads is None

@@ -328,3 +328,11 @@ def test_the_mixture_of_a_number_starts_at_its_mean_and_scale(name):
     optional = MixedNumber([replace(part, optional=True)], None, 1).double()
     optional.fit(values, seen)
     assert optional.share.tolist() == [[3.5, 1.5]]
+
+
+def test_an_atom_of_just_half_is_not_the_mode():
+    number = mixed("none", False, (7.0,), 1)
+    params = number.initial_params()
+    params[:, :2] = 0.0
+    assert number.present_share(params).tolist() == [[0.5, 0.5]] * 2
+    assert (number.mode(params) != 7.0).all()

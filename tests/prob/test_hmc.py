@@ -62,3 +62,32 @@ def test_every_other_view_is_a_candidate():
         expected.append(-math.log(math.exp(float(views[place] @ views[positive]) / 0.5) / sum(s)))
     pairs = [(expected[n] + expected[n + 4]) / 2 for n in range(4)]
     torch.testing.assert_close(nt_xent(one, two, 0.5), torch.tensor(pairs))
+
+
+def test_steps_are_adapted_to_the_acceptance_that_is_wanted(monkeypatch):
+    """From any density, narrow or wide, and in the first half of the moves alone."""
+    rates = []
+    plain = HamiltonianMonteCarlo.leap
+
+    def leap(self, s, value, slope, rate):
+        rates.append(rate.clone())
+        return plain(self, s, value, slope, rate)
+
+    monkeypatch.setattr(HamiltonianMonteCarlo, "leap", leap)
+    found = {}
+    for scale in (0.01, 10.0):
+        rates.clear()
+        start = torch.zeros(50, 2, dtype=torch.float64)
+        sampler = HamiltonianMonteCarlo(
+            lambda s, scale=scale: -(s / scale).square().sum(1) / 2,
+            torch.ones_like(start),
+            60,
+            4,
+            make_generator(0),
+        )
+        sampler.run(start)
+        found[scale] = float(rates[-1].median())
+        assert all(torch.equal(rate, rates[30]) for rate in rates[30:])
+        assert not torch.equal(rates[29], rates[28])
+    assert found[0.01] < 0.03
+    assert found[10.0] > 3

@@ -184,8 +184,8 @@ def test_rows_are_scored_by_the_other_folds_and_options_stacked():
     three = fit_mixture(x, 3)
     assert three[0].exp().sum().item() == pytest.approx(1.0)
     assert (three[0] == UNUSED_LOG_WEIGHT).sum() == 1  # one and one, and two would be too many
-    five = x[:5]  # three rows for each component
-    assert (fit_mixture(five, 4)[0] > UNUSED_LOG_WEIGHT).sum() == 2
+    five, six = x[18:23], x[17:23]  # three rows for each component, of both clusters
+    assert [len(fit_mixture(few, 4)[1].unique(dim=0)) for few in (five, six)] == [1, 3]
 
 
 def test_outside_the_box_the_slope_is_one():

@@ -302,3 +302,19 @@ def test_the_next_step_follows_its_error():
     assert following(1.0, cut=True, step=0.1) == 0.5  # it was cut short
     assert following(0.0, cut=True, step=0.1, h=0.5) == pytest.approx(1.0)
     assert following(9.0, cut=True, good=False, step=0.1) < 0.1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_late_start_is_only_a_shift_of_time(name):
+    """Also in the number of steps, and backwards."""
+    y = double(0.2, 0.6)[:, None]
+    options = Solver(name, steps=8, tolerance=1e-6)
+    for times in ((0.0, 0.25, 1.0), (1.0, 0.0)):
+        early = integrate(lambda t, s: (logistic(t, s[0]),), (y,), times, options)
+        late = integrate(
+            lambda t, s: (logistic(t - 3, s[0]),), (y,), [t + 3 for t in times], options
+        )
+        torch.testing.assert_close(early.end[0], late.end[0], rtol=1e-6, atol=1e-9)
+        assert early.tally.steps == late.tally.steps
+        if name != "dopri5":
+            assert early.tally.steps == 8

@@ -583,3 +583,39 @@ def test_a_preset_is_the_default_unless_a_model_says_otherwise():
     space, _ = small_data.make("real")
     owner = registry.find("made")
     assert owner.preset("any", space) == owner.defaults(space).config
+
+
+def test_l_bfgs_at_the_optimum_has_arrived_at_once():
+    weight = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optim = make_optimiser(OptimiserConfig(optimiser="lbfgs"), [weight])
+
+    def loss():
+        weight.grad = 2 * weight.detach()
+        return weight.detach().square().sum()
+
+    lbfgs_iteration(optim, loss)
+    assert has_converged(optim)
+
+
+def test_a_fit_begins_at_nothing_and_initialises_once():
+    space, batch = small_data.make("real")
+    model, seen = Counted(space), []
+    model.initialise_from_data = lambda rows: seen.append(len(rows))
+    trainer = Trainer(model, small_data.Rows(batch), TrainConfig(batch_size=10))
+    begun = (trainer.step, trainer.seconds, trainer.evals_without_improvement, trainer.best_step)
+    assert begun == (0, 0.0, 0, 0)
+    assert trainer.evals_without_lower_distance == 0
+    trainer.train_step(1.0)
+    assert len(seen) == 1
+    trainer.train_step(1.0)
+    assert (len(seen), trainer.step) == (1, 2)
+
+
+def test_the_average_restarts_where_the_data_initialise_the_model():
+    space, batch = small_data.make("real")
+    model = Counted(space)
+    model.initialise_from_data = lambda rows: model.weight.data.fill_(5.0)
+    config = TrainConfig(batch_size=10, ema_decay=0.9)
+    trainer = Trainer(model, small_data.Rows(batch), config)
+    trainer.initialise()
+    assert trainer.ema.weights["weight"].tolist() == [5.0, 5.0]

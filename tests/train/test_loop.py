@@ -94,6 +94,7 @@ def test_reports_come_in_time_and_hold_what_happened(clock):
     assert reports[1].fraction == 0.5
     assert reports[1].epoch == pytest.approx(10 / made.epoch_steps)
     assert reports[0].held_out is None
+    assert not any(report.best for report in reports)
     assert set(reports[0].terms) == {"model/square"}
     quick = trainer(eval_every=1000)
     plain = quick.train_step
