@@ -5,8 +5,8 @@
     python -m benchmarks.scale_data csv --folder big   # one part; epoch, rows and parquet need csv
 
 A mixed table is generated. Each measurement runs in a process of its own; time is wall time and
-processor time, memory the peak of the process (mapped pages of files included). Preparing is
-compared with pyarrow reading the same csv and writing it again; an epoch of made with one on the
+processor time, memory the peak of what the process itself holds and, beside it, with the mapped
+pages of files, which the system drops when it needs room. Preparing is compared with pyarrow reading the same csv and writing it again; an epoch of made with one on the
 same table in memory, per step. Pictures of 32x32 are prepared from as many files as there are
 rows, at most 100 000, and the second pass over their batches is compared with the same in memory.
 Each line ends with its goal. Processor time includes that of worker processes. Needs pyarrow.
@@ -23,9 +23,18 @@ import tempfile
 from pathlib import Path
 
 HEAD = """
-import json, os, resource, sys, time
+import json, os, resource, sys, threading, time
 from pathlib import Path
 place = Path(sys.argv[1])
+own = [0]
+
+def watch():  # memory that belongs to no file, which the system cannot drop
+    while os.path.exists("/proc/self/status"):
+        lines = open("/proc/self/status").read().splitlines()
+        own[0] = max(own[0], *(int(line.split()[1]) for line in lines if "RssAnon" in line))
+        time.sleep(0.02)
+
+threading.Thread(target=watch, daemon=True).start()
 start, used = time.perf_counter(), time.process_time()
 """
 TAIL = """
@@ -34,6 +43,7 @@ print(json.dumps({
     "processor": time.process_time() - used
     + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]),
     "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "own": own[0] / 1024,
     **globals().get("more", {}),
 }))
 """
@@ -161,7 +171,8 @@ def measure(script: str, place: Path, *words: str) -> dict[str, float]:
 
 def show(what: str, found: dict[str, float], more: str = "") -> None:
     times = f"{found['seconds']:9.1f} s {found['processor']:9.1f} s"
-    print(f"{what:34}{times} {found['peak']:9.0f} MB  {more}", flush=True)
+    memory = f"{found['own']:7.0f} MB {found['peak']:7.0f} MB"
+    print(f"{what:34}{times} {memory}  {more}", flush=True)
 
 
 def csv(place: Path, options: argparse.Namespace) -> None:
@@ -232,7 +243,9 @@ def main() -> None:
             (place / "part.csv").rename(place / "big.csv")
             size = (place / "big.csv").stat().st_size
             print(f"{options.rows} rows, {size / 1e9:.2f} GB of csv")
-        print(f"{'':34}{'wall':>11} {'processor':>11} {'peak':>12}", flush=True)
+        print(
+            f"{'':34}{'wall':>11} {'processor':>11} {'memory':>10} {'with files':>10}", flush=True
+        )
         for part in options.parts or PARTS:
             PARTS[part](place, options)
 
