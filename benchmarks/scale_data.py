@@ -5,11 +5,12 @@
     python -m benchmarks.scale_data csv --folder big   # one part; epoch, rows and parquet need csv
 
 A mixed table is generated. Each measurement runs in a process of its own; time is wall time and
-processor time, memory the peak of what the process itself holds and, beside it, with the mapped
-pages of files, which the system drops when it needs room. Preparing is compared with pyarrow reading the same csv and writing it again; an epoch of made with one on the
-same table in memory, per step. Pictures of 32x32 are prepared from as many files as there are
-rows, at most 100 000, and the second pass over their batches is compared with the same in memory.
-Each line ends with its goal. Processor time includes that of worker processes. Needs pyarrow.
+processor time, that of worker processes included; memory is the peak of what the process itself
+holds and, beside it, with the mapped pages of files, which the system drops when it needs room.
+Preparing is compared with pyarrow reading the same csv and writing it again; an epoch of made with
+one on the same table in memory, per step. Pictures of 32x32 are prepared from as many files as
+there are rows, at most 100 000, and the second pass over their batches is compared with the same in
+memory. Each line ends with its goal. Needs pyarrow.
 """
 
 from __future__ import annotations
