@@ -9,7 +9,7 @@ processor time, that of worker processes included; memory is the peak of what th
 holds and, beside it, with the mapped pages of files, which the system drops when it needs room.
 Preparing is compared with pyarrow reading the same csv and writing it again; an epoch of made with
 one on the same table in memory, per step. Pictures of 32x32 are prepared from as many files as
-there are rows, at most 100 000, and the second pass over their batches is compared with the same in
+there are rows, at most 100 000, and the second pass over their batches is compared with that in
 memory. Each line ends with its goal. Needs pyarrow.
 """
 
