@@ -226,9 +226,7 @@ class Comparison:
         processes each with `threads` CPU threads, or share the cores if that is 0, with as many
         threads as OMP_NUM_THREADS allows.
         Ctrl-C, SIGTERM and closing the iterator stop the running fits, which save a checkpoint."""
-        allowed = os.environ.get("OMP_NUM_THREADS", "")
-        most = max(int(allowed), 1) if allowed.isdecimal() else cores()
-        threads = threads or max(min(most, cores() // (jobs * workers)), 1)
+        threads = threads or threads_each(jobs * workers)
         self.processes = FitProcesses()
         events: queue.Queue[JobStarted | Future[Outcome]] = queue.Queue()
         with terminable(), ThreadPoolExecutor(jobs) as pool:
@@ -282,6 +280,14 @@ def next_event(events: queue.Queue[Any]) -> Any:
             return events.get(timeout=0.5)
         except queue.Empty:
             continue
+
+
+def threads_each(processes: int) -> int:
+    """CPU threads of each of some processes at a time: they share the cores, with as many threads
+    as OMP_NUM_THREADS allows."""
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(allowed) if allowed.isdecimal() and int(allowed) else cores()
+    return max(min(most, cores() // processes), 1)
 
 
 def cores() -> int:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from .. import registry
 from ..core.config import Config, Overrides, RunRef, hints
 from ..core.ensemble import Ensemble, as_ensemble
-from ..core.errors import UsageError
+from ..core.errors import DataError, UsageError
 from ..core.model import Model
 from ..core.space import Space
 from ..core.train_config import TrainConfig
@@ -149,6 +149,10 @@ def preset(
 def default_target(model: str, source: Dataset) -> str:
     """The field that a predictor models by default: the target that the dataset declares."""
     if source.target is None:
+        one = source.view(target=source.main[-1]).space if len(source.main) > 1 else None
+        reason = registry.find(model).unsupported_reason(one) if one else None
+        if reason:  # such as no series to forecast: a target is not what is missing
+            raise DataError(reason)
         names = ", ".join(list(source.fields)[:8])
         raise UsageError(
             f"{model} predicts one field of {source.name} and the dataset declares no target; "

@@ -18,7 +18,7 @@ import monge
 from monge import registry
 from monge.cli.main import attempt
 from monge.cli.main import monge as program
-from monge.comparison import api, worker
+from monge.comparison import api, runner, worker
 from monge.comparison.runner import RESULTS, Comparison, JobStarted, Outcome
 from monge.core.errors import DataError, MongeError, RunError
 from monge.report.html import page, table
@@ -182,3 +182,13 @@ def test_a_page_is_self_contained_and_escaped():
     assert '<th scope="row">&lt;i&gt;</th><td class="number">1.5</td>' in text
     assert "Nothing" not in text
     assert 'name="viewport"' in text
+
+
+def test_processes_share_the_cores_and_keep_to_the_environment(monkeypatch):
+    monkeypatch.setattr(runner, "cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [runner.threads_each(n) for n in (1, 3, 20)] == [8, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert [runner.threads_each(n) for n in (1, 3, 20)] == [3, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")  # by level of nesting
+    assert runner.threads_each(1) == 8

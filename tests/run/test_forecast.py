@@ -185,3 +185,12 @@ def test_a_report_of_a_run_from_python_shows_its_forecast(folder, tmp_path):
         "direct_forecast", known, *SMALL, "data.known=price", budget="2steps", out=tmp_path / "run"
     )
     assert "forecast after the end" not in write_report(fitted).read_text()
+
+
+def test_a_forecast_of_what_is_no_series_is_refused_for_that(tmp_path):
+    rows = table().assign(word=["wet", "dry"] * 80)
+    with pytest.raises(DataError, match=r"data\.drop") as refused:
+        run.fit("direct_forecast", rows, budget="1steps", out=tmp_path / "run")
+    assert "--target" not in str(refused.value)
+    with pytest.raises(UsageError, match="--target"):  # which is what this one lacks
+        run.fit("predict.mlp", rows, budget="1steps", out=tmp_path / "run")

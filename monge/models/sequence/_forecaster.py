@@ -48,8 +48,9 @@ def unsupported_series(name: str, space: Space) -> str | None:
     if past is None:
         return (
             f"{name} forecasts a future given its past, found as conditions "
-            f"{', '.join(space.given) or 'nothing'}; use a table with a column of times and "
-            "data.horizon=24"
+            f"{', '.join(space.given) or 'nothing'}; give a series: a column of times in order "
+            "beside numbers (data.drop leaves other columns out), or data.horizon=24 if the rows "
+            "are its steps"
         )
     if (
         past.kind != "real"
@@ -261,7 +262,7 @@ class ForecastModel(Model, HasLikelihood, CanSample):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        return unsupported_series(cls.__name__.lower(), space)
+        return unsupported_series(cls.__module__.rpartition(".")[2], space)
 
 
 def cut(beside: Tensor | float, start: int, steps: int) -> Tensor | float:
