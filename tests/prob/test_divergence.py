@@ -221,3 +221,9 @@ def test_the_fisher_divergence_is_half_the_square_of_the_gap_of_scores():
     live = d.fisher_divergence(lambda v: shift - v, log_density, x)
     (slope,) = torch.autograd.grad(live.mean(), shift)
     torch.testing.assert_close(slope, torch.tensor(4 * 0.7).double())
+
+
+def test_two_rows_are_enough_for_an_unbiased_statistic():
+    assert d.off_diagonal(torch.tensor([[5.0, 1.0], [2.0, 7.0]])).item() == 1.5
+    with pytest.raises(DataError, match="1"):
+        d.off_diagonal(torch.ones(1, 1))

@@ -225,7 +225,7 @@ def test_l_bfgs_knows_when_it_has_arrived_and_is_packed_whole():
         weight.grad = None
         found = ((weight - centre) ** 4 + (weight - centre) ** 2).sum()
         found.backward()
-        return found
+        return found.detach()
 
     assert not has_converged(optim)
     lbfgs_iteration(optim, loss)

@@ -32,3 +32,5 @@ def test_they_are_those_of_the_identities_that_there_are():
     assert {mutant.check for mutant in MUTANTS} <= set(KEPT["identities"])
     processors = {how.split(",")[0] for how in KEPT["conditions"]}
     assert len(processors) >= 2
+    threads = {how.split(",")[1].strip() for how in KEPT["conditions"]}
+    assert threads == {"1 threads", "2 threads"}
