@@ -77,6 +77,8 @@ ADMITTED = {
     "gpt": {"X22", "X50", "X52", "X56", "X57", "X114"},
     "deep_nade": {"X22", "X50", "X52", "X54", "X56", "X57", "X114"},
     "vae": {"X50", "X57", "X58", "X59", "X60", "X114"},
+    "vqvae": {"X124"},
+    "rbm": {"X50", "X57", "X114", "X125"},
     "linear_ar": {"X22", "X50", "X52", "X56", "X57", "X114"},
     "wgan": {"X72", "X88"},
     "gan": {"X82", "X86"},
@@ -127,6 +129,7 @@ ALONE = {
     "entropic_map",
     "neural_map",
     "sinkhorn_generator",
+    "latent_diffusion",
     "direct_forecast",
     "recursive_forecast",
 }

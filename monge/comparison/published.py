@@ -284,7 +284,7 @@ LIKELIHOODS = {
     ),
     "diffusion": ("ddpm", "score_sde", "vdm"),
     "flow": ("cnf", "coupling", "glow", "iaf", "maf", "residual"),
-    "latent": ("hvae", "mhvae", "stcn", "vae", "vrnn"),
+    "latent": ("hvae", "latent_diffusion", "mhvae", "stcn", "vae", "vqvae", "vrnn"),
     "sequence": ("rnn",),
 }
 """Models that have likelihoods of digits, by family."""

@@ -199,7 +199,7 @@ def log_ratios(model: HasPosterior, batch: Batch, n: int) -> Tensor:
 
 
 def x124_neighbours_of_a_code_bound_the_evidence(model: VQVAE, batch: Batch) -> Residual:
-    """log p(x) >= the log of the sum of p(c) p(x|c) over c within one code of that of x.
+    """log p(x) >= log sum p(c) p(x|c) over c within one code of c(x).
 
     Source: van den Oord, Vinyals & Kavukcuoglu 2017, Neural Discrete Representation Learning,
     sec. 3.3."""
@@ -213,8 +213,7 @@ def x124_neighbours_of_a_code_bound_the_evidence(model: VQVAE, batch: Batch) -> 
 
 
 def x124_codes_are_the_nearest_vectors(model: VQVAE, batch: Batch) -> Residual:
-    """c_t(x) is the number of the vector of the codebook nearest to h_t(x), and the prior of all
-    sequences of codes sums to one.
+    """c_t(x) = argmin_k |h_t(x) - e_k|, and sum_c p(c) = 1.
 
     Source: van den Oord, Vinyals & Kavukcuoglu 2017, Neural Discrete Representation Learning,
     eq. 1."""

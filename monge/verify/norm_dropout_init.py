@@ -312,7 +312,7 @@ def x30_linear_layers_keep_the_variance() -> Residual:
 
 
 def x30_built_weights_have_their_variance() -> Residual:
-    """Var W = alpha / D_in in every map of a network as models build it; 1 / alpha = E a(z)^2.
+    """Var W = alpha / D_in in every map as built; 1 / alpha = E a(z)^2.
 
     The first map reads inputs, so that its alpha is 1. Each of the n maps that are added to their
     input has 1 / n of the variance, and 1 / n^2 if the function has one sign. Perceptrons and
@@ -410,7 +410,7 @@ def x30_built_stacks_keep_the_variance() -> Residual:
 
 
 def x30_built_image_networks_keep_the_variance() -> Residual:
-    """Networks of images built with he give features and scores of a variance near 1.
+    """Image networks built with he give features of a variance near 1.
 
     One masked stack and both stacks of LSTM cells at depths 2, 8 and 20, critics of GANs at images
     of sides 16 and 64, which they halve to 4.

@@ -85,6 +85,7 @@ def test_x62_is_asked_of_all_that_have_levels():
         "X62",
         "X63",
         "X64",
+        "X124",
     }
 
 
