@@ -45,7 +45,7 @@ PRIOR = "model/autoregressive.gpt"
 MIN_USED_SHARE = 0.25
 """Share of the codebook that the codes of enough rows should use."""
 LARGE_IMAGE_PIXELS = 256
-"""Pixels from which an image is halved twice."""
+"""Pixels from which an image has a larger codebook."""
 
 
 class VQVAE(DecoderModel, HasTerms, CanEncode, CanDecode, CanDiagnose):
@@ -278,10 +278,12 @@ class VQVAE(DecoderModel, HasTerms, CanEncode, CanDecode, CanDiagnose):
     def defaults(cls, space: Space) -> Defaults:
         few_rows, train = 0 < space.rows < 10_000, TrainConfig(batch_size=64, ema_decay=0.995)
         if space.is_image:
+            # Few codes: those of a fine grid cost more nats than they save on so few pixels.
             large = math.prod(space.shape[1:]) >= LARGE_IMAGE_PIXELS
             config = cls.Config(
-                net=GridEncoderDecoder.Config(widths=(32, 64) if large else (64,)),
-                codebook_size=128 if large else 64,
+                net=GridEncoderDecoder.Config(widths=(32, 64) if large else (64, 128)),
+                codebook_size=128 if large else 32,
+                commitment=0.25 if large else 1.0,
             )
         else:
             config = cls.Config(
