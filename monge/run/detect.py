@@ -107,8 +107,13 @@ def detect(run: Run, what: Any, background: Run | None = None, seed: int = 0) ->
                 "complexity",
                 lambda batch: -nats[id(batch)] - compressed_nats(as_bytes(batch)),
             )
-    features = FeatureMap(run.space)
-    points = (lambda batch: features(batch).numpy()) if not is_encoder(run) else codes_of(run)
+    if is_encoder(run):
+        points = codes_of(run)
+    elif any(part.kind == "tokens" for part in (run.space, *run.space.given.values())):
+        return Detection(inside, outside, rows.numbers.numpy())  # symbols are no points
+    else:
+        features = FeatureMap(run.space)
+        points = lambda batch: features(batch).numpy()  # noqa: E731
     learned = points(reference)
     add("mahalanobis", lambda batch: mahalanobis(learned, points(batch)))
     return Detection(inside, outside, rows.numbers.numpy())

@@ -121,3 +121,11 @@ def test_the_command_writes_a_line_per_row(tmp_path, capsys, monkeypatch):
     assert "a" in capsys.readouterr().err
     monge.fit("gaussian", GENERATOR.normal(size=(50, 3)), progress=False, out="wide")
     assert attempt(["detect", "known", "odd.csv", "--background", "wide"]) == 2
+
+
+def test_texts_have_likelihoods_and_no_distances(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("\n".join(["anna", "bert", "carl", "dora", "emil", "fritz"] * 20))
+    run = monge.fit("gpt", file, "width=8", "depth=1", "heads=2", progress=False, budget="2steps")
+    assert run.space.kind == "tokens"
+    assert set(run.detect(file).inside) == {"likelihood", "typicality"}
