@@ -50,7 +50,7 @@ VOCABULARY = 8000
 LONGEST_LIFE = 6.0
 """Seconds of training after which a worker is killed at the latest; the first checkpoint is after
 2, the second after 4."""
-STEPS_PER_KILL = 100
+STEPS_PER_KILL = 600
 FIT = ("-m", "monge", "fit", "made", "iris", "width=64", "train.patience=0", "-q")
 
 
@@ -104,6 +104,10 @@ class SentencePairs:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.x[0].numel() * self.x.element_size()
 
     def batch(self, index: torch.Tensor, train: bool = False) -> Batch:
         target, source = self.x[index].unbind(1)

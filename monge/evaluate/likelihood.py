@@ -53,8 +53,8 @@ class HeldOutRows(Protocol):
 
 def chunks(rows: HeldOutRows) -> Iterator[Batch]:
     """All rows, in order, in batches of one size."""
-    for index in torch.arange(len(rows)).split(CHUNK):
-        yield rows.batch(index)
+    for start in range(0, len(rows), CHUNK):
+        yield rows.batch(torch.arange(start, min(start + CHUNK, len(rows))))
 
 
 def padded_size(rows: int) -> int:
