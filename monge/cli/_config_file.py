@@ -38,6 +38,8 @@ OPTIONS = {
     "precision": "precision",
     "threads": "threads",
     "compile": "compiled",
+    "workers": "workers",
+    "shard": "shard",
     "track": "track",
 }
 """Options that a file may set, with the parameters of the command."""

@@ -785,14 +785,20 @@ class Split:
         self.view, self.space = view, view.space
         self.augment, self.crop_limits = augment, crop_limits
         self.notes = notes  # about rows that were left out
-        # (n,): number of each row in the split, from 1; rows that were left out count
-        self.numbers = torch.arange(1, len(index) + 1) if numbers is None else numbers
+        self.numbered = numbers
         self.index, self.density = index, view.dataset.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
         self.row_keys = {name: cells[index] for name, cells in view.dataset.row_keys.items()}
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def numbers(self) -> Tensor:
+        """The number of each row in the split, from 1, (n,); rows that were left out count."""
+        if self.numbered is not None:
+            return self.numbered
+        return torch.arange(self.first + 1, self.first + 1 + len(self))
 
     def batch(self, index: Tensor, train: bool = False) -> Batch:
         """The rows numbered `index` within the split; random binary values are new at each call if
@@ -813,7 +819,8 @@ class Split:
         """The rows some at a time, for results that are written while they are computed."""
         for start in range(0, max(len(self), 1), size):
             rows, part = slice(start, start + size), copy.copy(self)
-            part.index, part.numbers, part.first = self.index[rows], self.numbers[rows], start
+            part.index, part.first = self.index[rows], start
+            part.numbered = None if self.numbered is None else self.numbered[rows]
             part.row_keys = {name: cells[rows] for name, cells in self.row_keys.items()}
             part.weight = None if self.weight is None else self.weight[rows]
             part.crop_limits = None if self.crop_limits is None else self.crop_limits[rows]

@@ -35,6 +35,8 @@ CHUNK = 1024
 """Rows scored at once: large enough for full speed, small enough for any memory."""
 SMALLEST_CHUNK = 16
 """Rows that fewer are padded to."""
+RANKED = 1 << 20
+"""Rows that are ranked at once."""
 MAX_SCORED_ROWS = 4096
 """Most held-out rows scored during training, spread over the split; evaluation uses all."""
 MAX_SCORED_ELEMENTS = 1 << 22
@@ -119,8 +121,10 @@ class RowLikelihoods:
     @property
     def rank(self) -> NDArray[np.int64]:
         """The place of every row by its value, (N,): 1 is the least likely."""
-        found = np.empty(len(self.value), np.int64)
-        found[np.argsort(self.value, kind="stable")] = np.arange(1, len(found) + 1)
+        order, found = np.argsort(self.value, kind="stable"), np.empty(len(self.value), np.int64)
+        for start in range(0, len(order), RANKED):  # no third array of their size
+            some = order[start : start + RANKED]
+            found[some] = np.arange(start + 1, start + 1 + len(some))
         return found
 
     def table(self, rank: NDArray[np.int64], rows: slice = slice(None)) -> pd.DataFrame:

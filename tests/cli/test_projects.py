@@ -57,6 +57,22 @@ def test_what_is_typed_comes_before_the_file(tmp_path, capsys):
     assert yaml.safe_load(saved.read_text()) == expected | {"bag": True, "ensemble": 2}
 
 
+def test_a_file_sets_the_processes_of_a_fit(tmp_path, monkeypatch):
+    path, started = tmp_path / "run.yaml", []
+    path.write_text("model: made\ndata: iris\nworkers: 2\nshard: true\nsettings: {width: 8}\n")
+
+    def launch(words, count, threads):
+        started.append((words, count))
+        return 0
+
+    monkeypatch.setattr("monge.train.distributed.launch", launch)
+    assert attempt(["fit", "--config", str(path)]) == 0
+    [(words, count)] = started
+    assert count == 2
+    assert {"made", "iris", "width=8", "--shard"} <= set(words)
+    assert not {"--config", "--workers"} & set(words)
+
+
 def test_text_of_a_file_is_what_was_typed(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("model: made\ndata: no\nsettings:\n  data.header: no\n  data.drop: [a, b]\n")
