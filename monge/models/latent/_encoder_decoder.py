@@ -85,86 +85,54 @@ class DenseEncoderDecoder(EncoderDecoder):
         return self.decoder.out.bias
 
 
-class ConvEncoderDecoder(EncoderDecoder):
-    """Convolutions of stride 2 down to a small feature map, transposed convolutions back up."""
+class ImageEncoderDecoder(EncoderDecoder):
+    """Maps whose height and width halve from level to level: what nets of images share, which is
+    the way from the smallest map back up, by transposed convolutions."""
 
     class Config(EncoderDecoder.Config):
-        tag = "encoder_decoder/convolution"
+        """Base of the configurations of nets of images."""
+
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
         """Channels per level, finest first; each level halves height and width."""
-        width: Annotated[int, Range(1)] = 256
-        """Hidden units between the smallest feature map and the code."""
         activation: Activation = "silu"
-        """Activation after each layer."""
+        """Activation between layers."""
         init: Init = "auto"
         """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own."""
 
-    def __init__(
-        self,
-        config: Config,
-        space: Space,
-        inputs: int,
-        context: int,
-        summary: int,
-        latent: int,
-        outputs: int,
-    ) -> None:
+    def __init__(self, config: Config, space: Space) -> None:
         super().__init__()
-        channels, act = (space.shape[0], *config.widths), config.activation
-        sides = image_sides(config, space)
-        self.shape, self.sides = space.shape, sides[::-1]
-        self.deepest = (channels[-1], *sides[-1])
-        flat, each = channels[-1] * sides[-1][0] * sides[-1][1], outputs // space.dims
-        self.down = nn.Sequential(
-            *(
-                layer
-                for pair in pairwise(channels)
-                for layer in (nn.Conv2d(*pair, 3, 2, 1), activation(act))
-            )
-        )
-        self.read = MLP(
-            MLP.Config(width=config.width, depth=1, activation=act), flat + context, summary
-        )
-        self.speak = MLP(
-            MLP.Config(width=config.width, depth=1, activation=act), latent + context, flat
-        )
-        back = (*channels[:0:-1], config.widths[0])
+        self.shape, self.sides = space.shape, image_sides(config, space)[::-1]  # smallest first
+        self.channels = (space.shape[0], *config.widths)
+
+    def build_up(self, config: Config, outputs: int) -> None:
+        """The layers of `to_image`, and the initial weights of all layers."""
+        each, finest = outputs // math.prod(self.shape), config.widths[0]
+        back = (*self.channels[:0:-1], finest)
         self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in pairwise(back))
-        self.out = nn.Conv2d(config.widths[0], space.shape[0] * each, 3, padding=1, bias=False)
-        self.act, self.offset = activation(act), nn.Parameter(torch.zeros(outputs))
-        initialise(self, config.init, act)
+        self.out = nn.Conv2d(finest, self.shape[0] * each, 3, padding=1, bias=False)
+        self.act = activation(config.activation)
+        self.offset = nn.Parameter(torch.zeros(outputs))
+        initialise(self, config.init, config.activation)
 
-    def encode(self, features: Tensor, context: Tensor) -> Tensor:
-        maps = self.down(features.reshape(-1, *self.shape)).flatten(1)
-        return self.read(concat_context(maps, context))
-
-    def decode(self, z: Tensor, context: Tensor) -> Tensor:
-        h = self.speak(concat_context(z, context)).reshape(-1, *self.deepest)  # (N, C, h, w)
+    def to_image(self, h: Tensor) -> Tensor:  # (N, C, h, w) -> (N, outputs)
         for layer, (height, width) in zip(self.up, self.sides[1:], strict=True):
             h = layer(self.act(h))[..., :height, :width]
         out = self.out(self.act(h))  # (N, channels x each, H, W)
         out = out.unflatten(1, (self.shape[0], -1)).movedim(2, -1)  # (N, *event, each)
-        return out.reshape(*z.shape[:-1], -1) + self.offset
+        return out.flatten(1) + self.offset
 
     @property
     def bias(self) -> nn.Parameter:
         return self.offset
 
 
-class GridEncoderDecoder(EncoderDecoder):
-    """Convolutions of stride 2 down to a map, one vector for each of its places, and back up;
-    residual blocks at the smallest map on either side."""
+class ConvEncoderDecoder(ImageEncoderDecoder):
+    """Convolutions of stride 2 down to a small feature map, transposed convolutions back up."""
 
-    class Config(EncoderDecoder.Config):
-        tag = "encoder_decoder/grid"
-        widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
-        """Channels per level, finest first; each level halves height and width."""
-        depth: Annotated[int, Range(0)] = 2
-        """Residual blocks at the smallest map of the encoder, and as many of the decoder."""
-        activation: Activation = "silu"
-        """Activation before each layer."""
-        init: Init = "auto"
-        """Initial weights: by the activation (he, xavier, orthogonal), small, or torch's own."""
+    class Config(ImageEncoderDecoder.Config):
+        tag = "encoder_decoder/convolution"
+        width: Annotated[int, Range(1)] = 256
+        """Hidden units between the smallest feature map and the code."""
 
     def __init__(
         self,
@@ -176,32 +144,66 @@ class GridEncoderDecoder(EncoderDecoder):
         latent: int,
         outputs: int,
     ) -> None:
-        super().__init__()
-        channels, act, last = (
-            (space.shape[0], *config.widths),
-            config.activation,
-            config.widths[-1],
+        super().__init__(config, space)
+        act = config.activation
+        self.deepest = (self.channels[-1], *self.sides[0])
+        flat = math.prod(self.deepest)
+        hidden = MLP.Config(width=config.width, depth=1, activation=act)
+        self.down = nn.Sequential(
+            *(
+                layer
+                for pair in pairwise(self.channels)
+                for layer in (nn.Conv2d(*pair, 3, 2, 1), activation(act))
+            )
         )
-        self.shape, self.sides = space.shape, image_sides(config, space)[::-1]
-        places, each = math.prod(self.sides[0]), outputs // space.dims
+        self.read = MLP(hidden, flat + context, summary)
+        self.speak = MLP(hidden, latent + context, flat)
+        self.build_up(config, outputs)
+
+    def encode(self, features: Tensor, context: Tensor) -> Tensor:
+        maps = self.down(features.reshape(-1, *self.shape)).flatten(1)
+        return self.read(concat_context(maps, context))
+
+    def decode(self, z: Tensor, context: Tensor) -> Tensor:
+        h = self.speak(concat_context(z, context)).reshape(-1, *self.deepest)
+        return self.to_image(h).reshape(*z.shape[:-1], -1)
+
+
+class GridEncoderDecoder(ImageEncoderDecoder):
+    """Convolutions of stride 2 down to a map, one vector for each of its places, and back up;
+    residual blocks at the smallest map on either side."""
+
+    class Config(ImageEncoderDecoder.Config):
+        tag = "encoder_decoder/grid"
+        depth: Annotated[int, Range(0)] = 2
+        """Residual blocks at the smallest map of the encoder, and as many of the decoder."""
+
+    def __init__(
+        self,
+        config: Config,
+        space: Space,
+        inputs: int,
+        context: int,
+        summary: int,
+        latent: int,
+        outputs: int,
+    ) -> None:
+        super().__init__(config, space)
+        act, last, places = config.activation, config.widths[-1], math.prod(self.sides[0])
         for numbers in (summary, latent):
             if numbers % places:
                 raise UsageError(
                     f"net=grid expects a multiple of its {places} places, found {numbers} numbers "
                     "of a code; choose another latent or other net.widths"
                 )
-        self.down = nn.ModuleList(nn.Conv2d(*pair, 4, 2, 1) for pair in pairwise(channels))
+        self.down = nn.ModuleList(nn.Conv2d(*pair, 4, 2, 1) for pair in pairwise(self.channels))
         self.pads = [[side % 2 for side in sides] for sides in self.sides[:0:-1]]
         self.inner = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
         self.leave = nn.Conv2d(last, summary // places, 1)
         self.enter = nn.Conv2d(latent // places, last, 1)
         self.outer = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
         self.contexts = nn.ModuleList(nn.Linear(context, last) for _ in range(2 * bool(context)))
-        back = (*channels[:0:-1], config.widths[0])
-        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in pairwise(back))
-        self.out = nn.Conv2d(config.widths[0], space.shape[0] * each, 3, padding=1, bias=False)
-        self.act, self.offset = activation(act), nn.Parameter(torch.zeros(outputs))
-        initialise(self, config.init, act)
+        self.build_up(config, outputs)
 
     def encode(self, features: Tensor, context: Tensor) -> Tensor:
         h = features.reshape(-1, *self.shape)
@@ -220,20 +222,13 @@ class GridEncoderDecoder(EncoderDecoder):
         h = self.with_context(h, context, 1)
         for block in self.outer:
             h = block(h)
-        for layer, (height, width) in zip(self.up, self.sides[1:], strict=True):
-            h = layer(self.act(h))[..., :height, :width]
-        out = self.out(self.act(h)).unflatten(1, (self.shape[0], -1)).movedim(2, -1)
-        return out.reshape(*z.shape[:-1], -1) + self.offset
+        return self.to_image(h).reshape(*z.shape[:-1], -1)
 
     def with_context(self, h: Tensor, context: Tensor, which: int) -> Tensor:
         """The map with the encoded conditions added to each of its places."""
         if not self.contexts:
             return h
         return h + self.contexts[which](context).reshape(len(h), -1, 1, 1)
-
-    @property
-    def bias(self) -> nn.Parameter:
-        return self.offset
 
 
 class ResidualBlock(nn.Module):
@@ -248,9 +243,7 @@ class ResidualBlock(nn.Module):
         return h + self.last(self.act(self.first(self.act(h))))
 
 
-def check_image_space(
-    config: ConvEncoderDecoder.Config | GridEncoderDecoder.Config, space: Space
-) -> None:
+def check_image_space(config: ImageEncoderDecoder.Config, space: Space) -> None:
     if not space.is_image:
         raise UsageError(
             f"net={title_of(type(config))} expects images (channels, rows, columns), found "
@@ -262,9 +255,7 @@ def check_image_space(
         )
 
 
-def image_sides(
-    config: ConvEncoderDecoder.Config | GridEncoderDecoder.Config, space: Space
-) -> list[tuple[int, ...]]:
+def image_sides(config: ImageEncoderDecoder.Config, space: Space) -> list[tuple[int, ...]]:
     """Height and width of every map, finest first."""
     check_image_space(config, space)
     sides = [tuple(space.shape[1:])]
