@@ -252,3 +252,10 @@ def test_columns_may_have_as_many_atoms_as_they_like():
     found = Several(Space(kind="columns", shape=(3,), columns=columns)).quantile(0.6)
     due = [5.0, 3.0, 4.8]  # at 5 the first has jumped from 0.56 to 0.81, the second at 3 to 0.69
     assert found.tolist() == [pytest.approx(due)] * 2
+
+
+def test_statistics_are_one_number_or_one_for_each_entry():
+    Space(kind="real", shape=(3,), mean=(0.0, 1.0, 2.0))
+    for shape, mean in (((3,), (0.0, 1.0)), ((), (0.0, 1.0)), ((2, 4, 4), (0.0,) * 4)):
+        with pytest.raises(UsageError):
+            Space(kind="real", shape=shape, mean=mean)

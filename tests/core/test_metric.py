@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from monge.core.gaussian_modes import GaussianModes
-from monge.core.metric import Metric, Metrics
+from monge.core.metric import Metric, Metrics, with_error
 
 
 def test_better_is_higher_for_likelihoods_and_lower_for_distances():
@@ -57,3 +57,10 @@ def test_a_mixture_of_known_modes_has_its_density():
     each = [log_p.sum(-1) for log_p in normal]
     expected = torch.stack(each).logsumexp(0) - math.log(3)
     torch.testing.assert_close(GaussianModes(centres, 0.6)(x), expected)
+
+
+def test_an_error_has_four_decimals_or_so_many_digits():
+    assert with_error(0.123456) == " ± 0.1235"
+    assert with_error(0.123456, 2) == " ± 0.12"
+    assert with_error(1234.5, 2) == " ± 1200"
+    assert with_error(math.nan) == with_error(None) == with_error(0.0, 2) == ""

@@ -458,3 +458,12 @@ def test_a_contractive_network_reads_its_context_in_the_first_layer():
     assert all(torch.linalg.matrix_norm(w, 2).item() < SLOPE + 1e-9 for w in net.weights())
     assert ContractiveNet(2, 0, 5, 2).reads is None
     assert ContractiveNet(2, 3, 5, 0).reads is None
+
+
+def test_a_matrix_begins_as_a_rotation_or_a_permutation():
+    torch.manual_seed(0)
+    for rotate in (True, False):
+        mix = LULinear(6, rotate=rotate).double()
+        matrix = mix.inverse(torch.eye(6, dtype=torch.float64))[0]
+        torch.testing.assert_close(matrix @ matrix.T, torch.eye(6).double(), rtol=0, atol=1e-6)
+        assert rotate == bool((matrix.abs() - matrix.abs().round()).abs().max() > 1e-3)

@@ -15,6 +15,7 @@ from monge.prob.bins import (
     Bins,
     CellStates,
     EntryCodes,
+    bin_starts,
     cells_to_upper,
     finite_log,
     robust_scale,
@@ -354,3 +355,33 @@ def test_logarithms_stay_finite():
     found = finite_log(p)
     assert found.isfinite().all()
     torch.testing.assert_close(found[1:], p[1:].log())
+
+
+def test_values_that_are_frequent_get_a_bin_of_their_own():
+    light = [float(k) for k in range(50)]
+    cells = torch.tensor(light + [60.0] * 300 + [70.0] * 200 + [80.0]).double().sort().values
+    starts = bin_starts(cells, 8, True).tolist()
+    assert {60.0, 70.0, 80.0} <= set(starts)  # each of the two ends where the next value is
+    assert len(starts) <= 8
+    counts = bin_starts(cells, 8, False).tolist()
+    assert {60.0, 61.0, 70.0, 71.0} <= set(counts)
+
+
+def test_the_largest_value_may_be_the_frequent_one():
+    cells = torch.cat([torch.arange(50.0), torch.full((200,), 100.0)]).double()
+    starts = bin_starts(cells, 8, True).tolist()
+    assert starts[-1] == 100.0
+    assert 1.0 not in starts  # nothing begins at the second of fifty values
+    shares = torch.bucketize(cells[:50], torch.tensor(starts).double(), right=True).bincount()
+    assert shares[shares > 0].min() >= 5
+
+
+def test_every_bin_is_written_and_read():
+    part = Space(kind="counts", mean=(20.0,), scale=(12.0,), optional=True)
+    table = Space(kind="columns", shape=(1,), columns=(part,))
+    codes = EntryCodes(table, BINS).double()
+    x = torch.arange(60, dtype=torch.float64)[:, None]
+    codes.fit(x, torch.ones_like(x, dtype=torch.bool))
+    code = torch.arange(int(codes.runs.live.sum()))[:, None]
+    again = codes.sample(code, make_generator(1))
+    assert torch.equal(codes.encode(again)[0], code)

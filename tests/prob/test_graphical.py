@@ -166,3 +166,9 @@ def test_impossible_questions_are_refused(net):
             net.posterior(query, evidence)
     with pytest.raises(UsageError, match="x2"):
         net.log_prob({"x1": torch.zeros(1), "z1": torch.zeros(1), "z2": torch.zeros(1)})
+
+
+def test_a_posterior_given_what_cannot_happen_is_refused():
+    never = {"a": Node(torch.tensor([1.0, 0.0])), "b": Node(torch.eye(2), ["a"])}
+    with pytest.raises(UsageError):
+        BayesianNetwork(never).posterior("a", {"b": 1})

@@ -239,3 +239,13 @@ def test_cells_that_cannot_be_are_refused(fitted):
             embedding(wrong)
     nothing = embedding(x[:0])
     assert nothing.shape == (0, embedding.width)
+
+
+def test_a_count_that_is_never_known_leaves_its_runs_as_they_were():
+    table = Space(kind="columns", shape=(2,), columns=(COLUMNS[2], COLUMNS[0]))
+    embedding = RowEmbedding(table).double()
+    before = embedding.runs.low.clone()
+    x = torch.stack([torch.full((6,), torch.nan), torch.arange(6) % 2.0], 1)
+    embedding.fit(x)
+    assert torch.equal(embedding.runs.low, before)
+    assert int(embedding.log_share[:-2].argmax()) == RUNS  # the component of an empty cell

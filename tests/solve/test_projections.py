@@ -169,3 +169,17 @@ def test_no_plan_near_the_unbalanced_one_costs_less():
     for _ in range(20):
         noise = 0.02 * torch.randn(plan.shape, generator=g, dtype=torch.float64)
         assert float(total(plan * noise.exp())) > float(total(plan))
+
+
+def test_the_barycentre_of_one_measure_is_its_blurred_image():
+    """With one measure b the free marginal of the plan is K (b / K^T 1)."""
+    cost, _, q = problem()
+    kernel = (-cost / EPSILON).exp()
+    expected = kernel @ (q / kernel.sum(0))
+    one = torch.ones(1, dtype=torch.float64)
+    torch.testing.assert_close(barycentre(cost, q[None], one, EPSILON, 50), expected)
+    both = torch.stack([q, q.flip(0)])  # a measure of weight 0 has no part in it
+    alone = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(barycentre(cost, both, alone, EPSILON, 50), expected)
+    with pytest.raises(DataError):
+        barycentre(cost, both, torch.tensor([1.5, -0.5], dtype=torch.float64), EPSILON)

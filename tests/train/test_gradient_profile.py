@@ -139,3 +139,13 @@ def test_an_alarm_needs_two_layers_with_gradients():
         (50 / 3) ** 0.5
     )
     assert root_mean_square([]) == 0.0
+
+
+def test_a_layer_that_is_all_dead_does_not_hide_another():
+    layers = [
+        LayerProfile(name, 1.0, 1.0, units=20, dead=dead)
+        for name, dead in zip("ab", (1.0, 0.9), strict=True)
+    ]
+    [found] = alarms(layers)
+    assert found.name == "dead units"
+    assert " b " in found.sentence
