@@ -7,11 +7,13 @@ rate, epoch and speed. The log of the run has them too (`run.history`).
 from __future__ import annotations
 
 import importlib
+import os
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import UsageError, nearest
+from ..core.errors import RunError, UsageError, nearest
 from ..train.loop import Progress
 
 if TYPE_CHECKING:
@@ -41,7 +43,14 @@ def tracked(
     steps: Generator[Progress, None, None] | Iterator[Progress], run: Run, name: str
 ) -> Iterator[Progress]:
     """The steps of a fit, each written to the tracker before it is passed on."""
-    with closing(steps) as steps, TRACKERS[name](run) as write:  # type: ignore[type-var]
+    with closing(steps) as steps, ExitStack() as stack:  # type: ignore[type-var]
+        try:
+            write = stack.enter_context(TRACKERS[name](run))
+        except Exception as error:  # of a client, whatever it raises
+            raise RunError(
+                f"{name} cannot track {run.folder} ({textwrap.shorten(str(error), 200)}); set it "
+                f"up, then continue with --resume {run.folder}, or fit without --track"
+            ) from error
         for progress in steps:
             write(values(progress), progress.step)
             yield progress
@@ -95,7 +104,8 @@ def mlflow(run: Run) -> Iterator[Write]:
 def wandb(run: Run) -> Iterator[Write]:
     """A run of Weights & Biases in the project `monge`, or in that of WANDB_PROJECT."""
     client = importlib.import_module("wandb")
-    found = client.init(name=run.folder.name, config=settings(run))
+    project = os.environ.get("WANDB_PROJECT", "monge")
+    found = client.init(name=run.folder.name, project=project, config=settings(run))
     try:
         yield lambda numbers, step: found.log(dict(numbers), step=step)
     finally:

@@ -20,8 +20,8 @@ class Client(types.ModuleType):
         self.run_name = run_name
         return self
 
-    def init(self, name, config):
-        self.run_name, self.params = name, config
+    def init(self, name, project, config):
+        self.run_name, self.project, self.params = name, project, config
         return self
 
     def __enter__(self):
@@ -68,6 +68,16 @@ def test_a_fit_that_fails_ends_the_tracked_run(monkeypatch, tmp_path):
             "made", "iris", "train.lr=1e30", budget="60steps", out=tmp_path / "r", track="wandb"
         )
     assert client.ended == 1
+
+
+def test_a_client_that_cannot_start_ends_the_fit_in_a_sentence(monkeypatch, tmp_path):
+    client = Client("mlflow")
+    client.start_run = lambda run_name: 1 / 0
+    monkeypatch.setitem(sys.modules, "mlflow", client)
+    with pytest.raises(monge.RunError):
+        monge.fit("made", "iris", budget="2steps", width=8, out=tmp_path / "r", track="mlflow")
+    assert attempt(["fit", "--resume", str(tmp_path / "r"), "--budget", "2steps", "-q"]) == 0
+    assert monge.load(tmp_path / "r").result["step"] == 2
 
 
 def test_a_tracker_that_is_not_there_is_refused_before_the_fit(monkeypatch, tmp_path, capsys):
