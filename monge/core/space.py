@@ -96,6 +96,17 @@ class Space(Config):
                     f"expected one number, or one for each of {entries}, in {name}, found "
                     f"{shown(values)}"
                 )
+        bounds = [bound for bound in (self.lower, self.upper) if bound is not None]
+        if not all(map(math.isfinite, bounds)) or bounds != sorted(bounds):
+            raise UsageError(
+                f"expected bounds that are numbers, the lower one first, found {shown(bounds)}"
+            )
+        if self.kind in ("binary", "levels", "label"):
+            codes = (*self.low, *self.high)
+            if not all(0 <= code <= max(self.size, 2) - 1 for code in codes):
+                raise UsageError(
+                    f"expected low and high from 0 to {max(self.size, 2) - 1}, found {shown(codes)}"
+                )
         if self.kind == "columns" and self.shape != (len(self.columns),):
             raise UsageError(
                 f"expected the shape ({len(self.columns)},) of {len(self.columns)} columns, "
@@ -168,7 +179,8 @@ class Space(Config):
 
     def array(self, name: str) -> NDArray[np.float32]:
         """A statistic that is not one of columns, as an array that broadcasts against an event."""
-        values = np.asarray(getattr(self, name), np.float32)
+        with np.errstate(over="ignore"):  # beyond single precision numbers are infinite
+            values = np.asarray(getattr(self, name), np.float32)
         if len(values) == 1:
             return values.reshape((1,) * len(self.shape))
         return values.reshape(-1, 1, 1) if len(self.shape) == 3 else values

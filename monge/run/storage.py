@@ -99,6 +99,8 @@ KEYS: dict[str, tuple[type, ...]] = {
     "target": (str, list, NoneType),
     "seed": (int,),
     "precision": (str,),
+    "python": (str,),
+    "torch": (str,),
 }
 """Required keys of run.json with their types."""
 DATA_KEYS: dict[str, tuple[type, ...]] = {
@@ -108,6 +110,11 @@ DATA_KEYS: dict[str, tuple[type, ...]] = {
     "fingerprint": (str,),
 }
 """Required keys of its entry `data`."""
+OPTIONAL_DATA_KEYS: dict[str, tuple[type, ...]] = {
+    "path": (str, NoneType),
+    "bytes": (int, NoneType),
+}
+"""Keys of its entry `data` that early runs lack."""
 TYPE_NAMES = {
     str: "text",
     dict: "an object",
@@ -324,7 +331,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """The run.json of a run, with all that every run has."""
     path, about = folder / "run.json", read(folder, "run.json")
     check_types(path, about, KEYS)
-    check_types(path, about["data"], DATA_KEYS)
+    known = {key: kinds for key, kinds in OPTIONAL_DATA_KEYS.items() if key in about["data"]}
+    check_types(path, about["data"], DATA_KEYS | known)
     for key in ("event", "given", "target"):
         names = about[key] if isinstance(about[key], list) else []
         if not all(isinstance(name, str) for name in names):

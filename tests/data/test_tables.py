@@ -510,3 +510,15 @@ def test_rows_of_mixed_objects_are_refused_in_a_sentence():
     for rows in ([{"a": 1}, (2, "x"), None, ([], 4)], {"a": [1, 2], "b": [1, 2, 3]}):
         with pytest.raises(DataError, match="table"):
             data.open(rows)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", " "])
+@pytest.mark.parametrize("before", ["\n", "  \n\n", "\r\n"])
+def test_blank_lines_above_the_names_are_no_rows(tmp_path, mark, before):
+    rows = [["a", "b"], ["1", "2"], ["3", "4"], ["5", "7"], ["8", "9"]]
+    text = "".join(mark.join(row) + "\n" for row in rows)
+    path = tmp_path / "t.txt"
+    path.write_bytes((before + text).encode())
+    source = data.open(path)
+    assert list(source.fields) == ["a", "b"]
+    assert len(source) == 4

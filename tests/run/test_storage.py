@@ -1,6 +1,7 @@
 """A run folder survives deletion by mistake, links, files written over it and damage."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -158,6 +159,13 @@ def test_a_link_to_a_run_and_a_run_in_the_trash_are_not_deleted(run, command):
     assert trashed.exists()
 
 
+def edit(folder, change):
+    """Change the content of run.json in place."""
+    content = json.loads((folder / "run.json").read_text())
+    change(content)
+    (folder / "run.json").write_text(json.dumps(content))
+
+
 DAMAGE = {
     "array": lambda folder: (folder / "run.json").write_text("[]"),
     "torn": lambda folder: (folder / "run.json").write_text('{"form'),
@@ -167,9 +175,9 @@ DAMAGE = {
     ),
     "lost": lambda folder: (folder / "run.json").unlink(),
     "folder": lambda folder: ((folder / "run.json").unlink(), (folder / "run.json").mkdir()),
-    "data": lambda folder: (folder / "run.json").write_text(
-        json.dumps(json.loads((folder / "run.json").read_text()) | {"data": None})
-    ),
+    "data": lambda folder: edit(folder, lambda found: found.update(data=None)),
+    "path": lambda folder: edit(folder, lambda found: found["data"].update(path=3.5)),
+    "python": lambda folder: edit(folder, lambda found: found.pop("python")),
     "best": lambda folder: (folder / "best.safetensors").write_bytes(b"none"),
     "counters": lambda folder: checkpoint.save(folder / "best.safetensors", {}, {}),
     "link": lambda folder: (
@@ -194,6 +202,17 @@ def test_a_damaged_run_is_listed_and_hides_no_other(run, command, kind):
     assert code == 0
     assert str(run) in out
     assert str(bad) in out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"lower": math.nan}, {"lower": 3.0, "upper": 2.0}, {"kind": "label", "size": 3, "low": [-1]}],
+)
+def test_a_space_that_cannot_be_is_refused_when_the_run_is_loaded(run, command, change):
+    edit(run, lambda found: found["space"].update(change))
+    code, _, err = command("sample", run)
+    assert code == 1
+    assert "run.json" in err
 
 
 def test_a_run_that_is_not_fitted_is_not_damaged(run, command):

@@ -182,6 +182,7 @@ def find_layout(path: Path, options: Options) -> Layout:
     if quote is not None and not complete and not len(rows.line):
         content = layout.clean(opening(path, sys.maxsize)[0])
         rows, quote = find_rows(content, mark)
+    rows = filled(rows, content)
     if not len(rows.line):
         raise unclosed(content, quote, 1, path)
     first = cells_of(content[rows.start[0] : rows.end[0]], mark)
