@@ -102,11 +102,9 @@ class Space(Config):
                 f"expected bounds that are numbers, the lower one first, found {shown(bounds)}"
             )
         if self.kind in ("binary", "levels", "label"):
-            codes = (*self.low, *self.high)
-            if not all(0 <= code <= max(self.size, 2) - 1 for code in codes):
-                raise UsageError(
-                    f"expected low and high from 0 to {max(self.size, 2) - 1}, found {shown(codes)}"
-                )
+            codes, last = (*self.low, *self.high), max(self.size, 2) - 1
+            if not all(0 <= code <= last for code in codes):
+                raise UsageError(f"expected low and high from 0 to {last}, found {shown(codes)}")
         if self.kind == "columns" and self.shape != (len(self.columns),):
             raise UsageError(
                 f"expected the shape ({len(self.columns)},) of {len(self.columns)} columns, "
