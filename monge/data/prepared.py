@@ -472,6 +472,8 @@ class Store:
             keys[name] = "text" if text else "number"
         if dataset.refused is not None:
             np.save(self.folder / "refused.npy", dataset.refused.numpy())
+        # First what says that the cells were read: killed here, the next process reads them again.
+        (self.folder / "read.json").unlink(missing_ok=True)
         shutil.rmtree(self.cells)
         write_json(
             self.folder / ABOUT,
@@ -491,7 +493,6 @@ class Store:
                 "fingerprint": dataset.copy(tensors=StoredTensors(made)).fingerprint,
             },
         )
-        (self.folder / "read.json").unlink(missing_ok=True)
 
 
 def stored_tensors(folder: Path, schema: Schema, kinds: Mapping[str, Any]) -> StoredTensors:

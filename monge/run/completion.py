@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError, nearest
+from ..core.memory import require_memory
 from ..core.space import Space
 from ..data import frames, loading
 from ..data.codecs.array import Array
@@ -24,6 +25,8 @@ POINT_DRAWS = 100
 """Completions of each row from which its mean, median and interval are computed."""
 MAX_CHUNK = 4096
 """Rows completed at once."""
+COPIES_OF_DRAWS = 3
+"""Numbers held for each number of the draws, at least: row, which cells are known, draw."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ def complete_rows(
     """`complete` fills a batch by one sample a row."""
     if draws < 1:
         raise UsageError(f"expected at least 1 draw of each row, found draws={draws}; use draws=1")
+    each = COPIES_OF_DRAWS * 8.0 * batch.x[:1].numel() * len(batch)
+    require_memory(f"draws={draws} of {len(batch)} rows", draws * each, "draw fewer at a time")
     filled = ~batch.observed_mask
     if by == "sample" and interval is None:
         every = batch[torch.arange(len(batch)).repeat_interleave(draws)]

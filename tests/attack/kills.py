@@ -233,9 +233,9 @@ def prepare(folder: Path) -> int:
     folder.mkdir(exist_ok=True)
     if (folder / "t.monge").exists():  # it was done, and is not made again
         return 0
-    if not (folder / "t.csv").exists():
-        (folder / "t.csv").write_text(TABLE)
-    return attempt(["data", "prepare", str(folder / "t.csv"), "-o", str(folder / "t.monge")])
+    return attempt(
+        ["data", "prepare", str(folder.parent / "t.csv"), "-o", str(folder / "t.monge")]
+    )
 
 
 def prepared(folder: Path) -> dict:
@@ -307,14 +307,14 @@ def attack(tries: int, seed: Seed) -> list[str]:
     others = {"tune": (tune, trials), "prepare": (prepare, prepared)}
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["MONGE_RUNS"] = scratch
+        Path(scratch, "t.csv").write_text(TABLE)
         with redirect_stdout(io.StringIO()):  # imports once what every fit needs
             attempt(["fit", "made", "iris", "--budget", "1step", "--json"])
 
         def whole(name: str) -> tuple[dict, float]:
             """What an unbroken one makes, and how long it takes."""
             if name not in wholes:
-                folder, started = Path(scratch) / f"whole-{name}" / "run", time.monotonic()
-                folder.parent.mkdir()
+                folder, started = Path(scratch) / f"whole-{name}", time.monotonic()
                 work, result = others.get(name, (lambda out: fit(FITS[name], out), state))
                 if code := end(fork(lambda: work(folder))):
                     raise SystemExit(f"{name}: the unbroken one ended with {code}")

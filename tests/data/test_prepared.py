@@ -143,6 +143,25 @@ def test_a_killed_preparation_goes_on_or_starts_again(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.monge"]
 
 
+def test_a_preparation_that_is_killed_while_it_tidies_up_is_made_again(tmp_path, monkeypatch):
+    mixed(100).to_csv(tmp_path / "t.csv", index=False)
+    remove = shutil.rmtree
+
+    def killed(path, **options):
+        if path.name != "cells":
+            return remove(path, **options)
+        (path / "lines.npy").unlink()
+        raise Killed
+
+    monkeypatch.setattr(prepared.shutil, "rmtree", killed)
+    with pytest.raises(Killed):
+        data.prepare(tmp_path / "t.csv", tmp_path / "t.monge", "time=none")
+    monkeypatch.undo()
+    found = data.prepare(tmp_path / "t.csv", tmp_path / "t.monge", "time=none")
+    same(data.open(tmp_path / "t.csv", "time=none"), found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.monge"]
+
+
 def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     path, read = tmp_path / "t.csv", tables.read_files
     mixed(100).to_csv(path, index=False)

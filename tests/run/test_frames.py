@@ -52,6 +52,8 @@ def test_the_index_of_a_frame_stays(vae, frame):
 def test_no_draw_is_refused(vae, frame):
     with pytest.raises(UsageError, match=r"\b0\b"):
         vae.complete(frame, draws=0)
+    with pytest.raises(UsageError, match="memory"):
+        vae.complete(frame, draws=10**12)
 
 
 def test_predictions_have_the_index_and_scores_only_rows_with_a_target(frame, tmp_path):
