@@ -1,9 +1,9 @@
 r"""Energy-based model (EBM): a network is the energy, $p(x) \propto b(x)\, e^{-E(x)}$
 
-$\log p(x) = \log b(x) - E(x) - \log Z$, $Z = E_b\, e^{-E}$, with a base b that is fitted before the
-first step: entries are made nearly normal one at a time, y = g(x), and y is taken as
-$N(\mu, \Sigma)$, so that $w = \Sigma^{-1/2} (y - \mu)$ is N(0, I) under b. E = 0 is the base itself,
-and p is a density however E grows, if it grows less than quadratically. Two losses learn E:
+$\log p(x) = \log b(x) - E(x) - \log Z$, $Z = E_b\, e^{-E}$, with a base b that is fitted before
+the first step: entries are made nearly normal one at a time, y = g(x), and y is taken as
+$N(\mu, L L^\top)$, so that $w = L^{-1} (y - \mu)$ is N(0, I) under b. With E = 0 the model is b,
+and p is a density whatever the weights, as E grows linearly at most. Two losses learn E:
 
 contrastive divergence  $E(x) - E(\tilde x)$ with $\tilde x \sim p$, whose gradient is that of
     $-\log p(x)$ (Hinton 2002). Samples come from a replay buffer of chains that go on from step to
@@ -62,7 +62,7 @@ TARGET_ACCEPTANCE = 0.7
 ROWS_PER_PASS = 2048
 """Chains whose energies are computed at once."""
 MIN_SHRINKAGE = 1e-4
-"""Smallest share of I in the covariance of the base."""
+"""Share of I that is added to the covariance of the base, which may be singular."""
 ADAPTATION = 0.02
 """How fast the step size of the chains in training follows the share of moves accepted."""
 PILOT_CHAINS, PILOT_STEPS, PILOT_MOVES = 32, 40, 2
@@ -505,14 +505,10 @@ def ends(part: Space) -> tuple[float, float]:
 
 def shrunk_covariance(y: Tensor) -> Tensor:
     """The covariance of rows (N, D), shrunk towards a multiple of I (Ledoit & Wolf 2004)."""
-    centred = y - y.mean(0)
-    n, dims = y.shape
-    sample = centred.T @ centred / n
-    scale = sample.diagonal().mean()
-    spread = (sample - scale * torch.eye(dims).to(y)).square().sum()
-    noise = (centred.square().sum(1).square().sum() / n - sample.square().sum()) / n
-    share = (noise / spread.clamp_min(1e-12)).clamp(MIN_SHRINKAGE, 1)
-    return (1 - share) * sample + share * scale.clamp_min(1e-6) * torch.eye(dims).to(y)
+    from sklearn.covariance import ledoit_wolf
+
+    found = torch.from_numpy(ledoit_wolf(y.cpu().numpy())[0]).to(y)
+    return found + MIN_SHRINKAGE * torch.eye(len(found)).to(y)
 
 
 def resampled(log_weight: Tensor, n: int, generator: Generator | None) -> Tensor:
