@@ -55,18 +55,18 @@ MIN_DISCRETE_SCALE = 0.3
 """Smallest scale of whole numbers: that of uniform noise of width one."""
 MAX_CORRELATED = 1024
 """Entries up to which the base has correlations."""
+MAX_CONTRASTED = 256
+"""Entries up to which data are told from the base by default."""
 LARGEST_TURN = math.pi / 2
 """Angle after which a chain of the base has forgotten where it was."""
 TARGET_ACCEPTANCE = 0.7
 """Share of moves accepted at a good step size: 0.57 for Langevin moves, more for longer ones."""
 ROWS_PER_PASS = 2048
 """Chains whose energies are computed at once."""
-MIN_SHRINKAGE = 1e-4
-"""Share of I that is added to the covariance of the base, which may be singular."""
 ADAPTATION = 0.02
 """How fast the step size of the chains in training follows the share of moves accepted."""
-PILOT_CHAINS, PILOT_STEPS, PILOT_MOVES = 32, 40, 2
-"""Chains, temperatures and moves at each by which step sizes are chosen along the path."""
+PILOT_CHAINS, PILOT_STEPS = 32, 25
+"""Chains and temperatures by which step sizes are chosen along the path."""
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,20 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         tag = "model/energy.ebm"
         net: MLP.Config = MLP.Config(width=128, depth=3)
         """Network of the energy of vectors, and of images with image_net=mlp."""
-        image_net: Literal["mlp", "conv"] = "conv"
+        image_net: Literal["mlp", "conv"] = "mlp"
         """Network of images: `net`, or convolutions that halve the sides."""
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
         """image_net=conv: channels of each level, first to last; each but the first halves the
         sides."""
         loss: Literal["cd", "nce"] = "cd"
         """cd: contrastive divergence; nce: noise-contrastive estimation against the base."""
-        chains: Annotated[int, Range(1)] = 1024
+        chains: Annotated[int, Range(1)] = 256
         """cd: chains in the replay buffer."""
         moved: Annotated[int, Range(1)] = 128
         """cd: chains that move in each step, and that the data are compared with."""
-        moves: Annotated[int, Range(1)] = 5
+        moves: Annotated[int, Range(1)] = 2
         """cd: moves of a chain in a step."""
-        leaps: Annotated[int, Range(1, MAX_LAYERS)] = 1
+        leaps: Annotated[int, Range(1, MAX_LAYERS)] = 3
         """cd: leaps of a move; 1 for Langevin moves."""
         restart: Annotated[float, Range(0, 1)] = 0.02
         """cd: share of the chains that start anew from the base before they move."""
@@ -122,9 +122,9 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         the model; less: every move is taken, and chains run towards low energies."""
         step_size: Annotated[float, Range(0, open=True)] = 0.3
         """cd: step size of the chains; with noise=1 only the first one, which is adapted."""
-        penalty: Annotated[float, Range(0)] = 0.0
+        penalty: Annotated[float, Range(0)] = 0.01
         """cd: weight of the squared energies of data and chains."""
-        noise_rows: Annotated[int, Range(1)] = 4
+        noise_rows: Annotated[int, Range(1)] = 8
         """nce: samples of the base for each row."""
 
     class SamplingConfig(BaseConfig):
@@ -246,7 +246,7 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         w, log_weight = path.run(max(n, chosen.chains), chosen.temperatures, generator)
         chains = self.evaluate(w[resampled(log_weight, n, generator)])
         for _ in range(chosen.moves):
-            chains = path.move(chains, 1.0, generator)
+            chains, _ = path.attempt(chains, 1.0, generator)
         return self.to_data(chains.w)
 
     # Coordinates
@@ -323,12 +323,10 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         size, sizes = LARGEST_TURN, list[float]()
         chains = self.evaluate(self.sample_base(PILOT_CHAINS, generator))
         for number in range(PILOT_STEPS):
-            beta = (number + 1) / PILOT_STEPS
-            for _ in range(PILOT_MOVES):
-                path = Path(self, leaps, (size,))
-                chains, chance = path.attempt(chains, beta, generator)
-                size *= math.exp(float(chance.mean()) - TARGET_ACCEPTANCE)
-                size = min(size, LARGEST_TURN)
+            path = Path(self, leaps, (size,))
+            chains, chance = path.attempt(chains, (number + 1) / PILOT_STEPS, generator)
+            size *= math.exp(float(chance.mean()) - TARGET_ACCEPTANCE)
+            size = min(size, LARGEST_TURN)
             sizes.append(size)
         return Path(self, leaps, tuple(sizes))
 
@@ -404,16 +402,38 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few = space.rows < 2000
-        config = cls.Config()
+        """Of few entries the base resembles the data, so that comparing the two teaches most and
+        costs least; of many, a classifier tells them apart too easily."""
+        few, dims = space.rows < 2000, space.dims
+        wide = dims > MAX_CONTRASTED
+        config = cls.Config(
+            net=MLP.Config(width=256, depth=2) if dims > 16 else MLP.Config(width=128, depth=3),
+            image_net="conv" if wide else "mlp",
+            loss="cd" if wide else "nce",
+            noise_rows=2 if dims <= 2 else 8,
+        )
         train = TrainConfig(
             optimiser="adamw",
-            lr=1e-3,
-            weight_decay=0.1 if few else 1e-4,
+            lr=1e-3 if few or wide else 3e-3,
+            betas=(0.5, 0.99) if wide else (0.9, 0.999),
+            weight_decay=0.3 if few else 1e-4,
+            grad_clip=1.0 if wide else 0.0,
             batch_size=64 if few else 256,
             ema_decay=0.99 if few else 0.998,
+            eval_every=200 if few else 500,
         )
         return Defaults(config, train)
+
+    @classmethod
+    def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
+        """Chains lag behind energies that change fast."""
+        found = cls.defaults(space)
+        if chosen.get("loss") != "cd":
+            return found
+        assert isinstance(found.config, cls.Config)
+        rate = 1e-3 if space.rows < 2000 or space.dims > MAX_CONTRASTED else 2e-3
+        train = replace(found.train, lr=rate, betas=(0.5, 0.99), grad_clip=1.0)
+        return replace(found, config=replace(found.config, loss="cd"), train=train)
 
     @classmethod
     def preset(cls, name: str, space: Space) -> Config:
@@ -504,11 +524,11 @@ def ends(part: Space) -> tuple[float, float]:
 
 
 def shrunk_covariance(y: Tensor) -> Tensor:
-    """The covariance of rows (N, D), shrunk towards a multiple of I (Ledoit & Wolf 2004)."""
-    from sklearn.covariance import ledoit_wolf
-
-    found = torch.from_numpy(ledoit_wolf(y.cpu().numpy())[0]).to(y)
-    return found + MIN_SHRINKAGE * torch.eye(len(found)).to(y)
+    """The covariance of rows (N, D) and of D more, which are N(0, I)."""
+    n, dims = y.shape
+    return (n * y.T.cov(correction=0).reshape(dims, dims) + dims * torch.eye(dims).to(y)) / (
+        n + dims
+    )
 
 
 def resampled(log_weight: Tensor, n: int, generator: Generator | None) -> Tensor:
