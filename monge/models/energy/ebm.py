@@ -9,7 +9,7 @@ contrastive divergence  $E(x) - E(\tilde x)$ with $\tilde x \sim p$, whose gradi
     $-\log p(x)$ (Hinton 2002). Samples come from a replay buffer of chains that go on from step to
     step, a few of them starting anew from b (Du & Mordatch 2019).
 noise-contrastive estimation  logistic regression of data against samples of b. Its optimum is
-    $-E(x) = \log p(x) / b(x)$, the normaliser included (Gutmann & Hyvarinen 2010).
+    $-E(x) = \log p(x) / b(x)$, the normaliser included (Gutmann & Hyvärinen 2010).
 
 A move of a chain is Langevin's or, with several leaps, Hamiltonian: a momentum $m \sim N(0, I)$ is
 drawn, kicks $m \leftarrow m - \frac{\epsilon}{2} \nabla E$ stand before and after a turn of (w, m)
