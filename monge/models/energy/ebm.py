@@ -1,7 +1,7 @@
-r"""Energy-based model (EBM): a network is the energy, $p(x) \propto b(x)\, e^{-E(x)}$
+r"""Energy-based model (EBM): a network is the energy of vectors, images or rows of numbers
 
-$\log p(x) = \log b(x) - E(x) - \log Z$, $Z = E_b\, e^{-E}$, with a base b that is fitted before
-the first step: entries are made nearly normal one at a time, y = g(x), and y is taken as
+$p(x) = b(x)\, e^{-E(x)} / Z$, $Z = E_b\, e^{-E}$, with a base b that is fitted before the first
+step: entries are made nearly normal one at a time, y = g(x), and y is taken as
 $N(\mu, L L^\top)$, so that $w = L^{-1} (y - \mu)$ is N(0, I) under b. With E = 0 the model is b,
 and p is a density whatever the weights, as E grows linearly at most. Two losses learn E:
 
@@ -91,10 +91,6 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
     r"""$p(x) = b(x)\, e^{-E(x)} / Z$ over vectors, images and tables of numbers."""
 
     events = {"real", "levels", "counts", "columns"}
-
-    presets: Mapping[str, str] = {
-        "du": "chains of little noise that are not corrected, small energies: Du & Mordatch 2019",
-    }
 
     class Config(Model.Config):
         tag = "model/energy.ebm"
@@ -436,12 +432,6 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         return replace(found, config=replace(found.config, loss="cd"), train=train)
 
     @classmethod
-    def preset(cls, name: str, space: Space) -> Config:
-        found = cls.defaults(space).config
-        assert isinstance(found, cls.Config)
-        return replace(found, loss="cd", noise=0.1, moves=20, restart=0.05, penalty=1.0)
-
-    @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=MLP.Config(width=8, depth=1), widths=(4,), chains=64, moved=32)
 
@@ -478,18 +468,19 @@ class Path:
 
 def build_energy(config: EBM.Config, space: Space) -> nn.Module:
     """The network of the energy, which is 0 at first."""
+    net: nn.Module
     if config.image_net == "mlp" or not space.is_image:
-        mlp: MLP = config.net.build(space.dims, 1)
-        last, net = mlp.out, mlp
+        net = config.net.build(space.dims, 1)
+        last = net.out
     else:
-        act = ActivationSpec(config.net.activation)
         levels = [
             layer
             for number, width in enumerate(config.widths)
-            for layer in (ConvSpec(width, stride=2 if number else 1), act)
+            for layer in (ConvSpec(width, stride=2 if number else 1), ActivationSpec("silu"))
         ]
         net = StackSpec((*levels, FlattenSpec(), DenseSpec(1))).build(space.shape)
-        last = net[-1]
+        last = [*net.children()][-1]
+    assert isinstance(last, nn.Linear)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
     return net
