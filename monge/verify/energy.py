@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -176,7 +177,7 @@ def x125_the_score_is_the_slope_of_log_p(model: EBM, batch: Batch) -> Residual:
     return Residual(float(((found - quotient).abs() / (1 + found.abs())).amax()), 1e-5)
 
 
-def on_a_line(dims: int = 1, **fields: int) -> EBM:
+def on_a_line(dims: int = 1, **fields: Any) -> EBM:
     """A model of some numbers with random weights, whose base is N(0, I)."""
     space = Space(kind="real", shape=(dims,), rows=100)
     model = EBM.Config(net=MLP.Config(width=8, depth=1), **fields).build(space).double().eval()

@@ -410,7 +410,7 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         )
         train = TrainConfig(
             optimiser="adamw",
-            lr=1e-3 if few or wide else 3e-3,
+            lr=1e-3 if space.rows < 300 or wide else 3e-3,
             betas=(0.5, 0.99) if wide else (0.9, 0.999),
             weight_decay=0.3 if few else 1e-4,
             grad_clip=1.0 if wide else 0.0,
