@@ -69,6 +69,14 @@ def test_the_inverse_of_whitening_gives_the_rows_back():
     torch.testing.assert_close(w.T.cov(), torch.eye(2).double(), atol=0.05, rtol=0)
 
 
+def test_maps_of_entries_need_many_rows():
+    for count, linear in ((329, True), (330, False)):
+        x = leaning(count)
+        model = fitted(small_data.fitted(Space(kind="real", shape=(2,)), x), x)
+        slopes = model.numbers(leaning(50, 1))[1]
+        assert torch.allclose(slopes, slopes[:1].expand_as(slopes), atol=1e-4) == linear
+
+
 def test_samples_follow_what_is_scored():
     model, n = built(scale=0.7), 4000
     axis = torch.linspace(-6, 6, 121, dtype=torch.float64)

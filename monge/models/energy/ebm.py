@@ -45,7 +45,7 @@ from ...core.train_config import TrainConfig
 from ...nn.layers.specs import ActivationSpec, ConvSpec, DenseSpec, FlattenSpec, StackSpec
 from ...nn.mlp import MLP
 from ...prob.distributions import log_mean_exp, normal_log_prob_rows
-from ...prob.marginal_map import MarginalMap
+from ...prob.marginal_map import KNOTS, MarginalMap
 from .._ordering import check_codes, check_no_missing
 from ._annealing import LogZ, NormaliserCache, anneal, log_mean
 
@@ -57,6 +57,8 @@ MAX_CORRELATED = 1024
 """Entries up to which the base has correlations."""
 MAX_CONTRASTED = 256
 """Entries up to which data are told from the base by default."""
+MIN_ROWS_PER_KNOT = 10
+"""Rows for each knot of the maps of entries, below which these would follow chance."""
 LARGEST_TURN = math.pi / 2
 """Angle after which a chain of the base has forgotten where it was."""
 TARGET_ACCEPTANCE = 0.7
@@ -218,9 +220,11 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
 
     @torch.no_grad()
     def initialise_from_data(self, batch: Batch) -> None:
-        """Fit the base: maps of the entries, mean and covariance; chains start from it."""
+        """Fit the base: maps of the entries, of few rows standardisation, mean and covariance;
+        chains start from it."""
         x = self.dequantise(batch, self.training_noise(batch))
-        self.numbers.fit(x, torch.ones_like(x, dtype=torch.bool))
+        if len(x) >= MIN_ROWS_PER_KNOT * KNOTS:
+            self.numbers.fit(x, torch.ones_like(x, dtype=torch.bool))
         y = self.numbers(x)[0].double()
         self.mean.copy_(y.mean(0))
         if self.root.ndim == 2:
