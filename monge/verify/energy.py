@@ -82,7 +82,7 @@ def x125_contrastive_divergence_follows_the_likelihood() -> Residual:
 def x125_noise_contrast_is_least_at_the_log_ratio() -> Residual:
     """At -E = log p / b, log Z included, the gradient of the NCE loss is 0.
 
-    Examines: models.energy.ebm.EBM.regression.
+    Examines: models.energy.ebm.
 
     Source: Gutmann & Hyvärinen 2010, Noise-contrastive Estimation: A New Estimation Principle for
     Unnormalized Statistical Models, theorem 1."""
@@ -106,7 +106,7 @@ def x125_noise_contrast_is_least_at_the_log_ratio() -> Residual:
 def x125_a_hamiltonian_move_keeps_the_distribution() -> Residual:
     """E f(w') = E f(w) if w ~ b e^(-beta E) and w' is w after a move.
 
-    Examines: models.energy.ebm.EBM.leap.
+    Examines: models.energy.ebm.
 
     Source: Shahbaba et al. 2014, Split Hamiltonian Monte Carlo, sec. 2; Neal 2011, MCMC Using
     Hamiltonian Dynamics, sec. 3.2."""
@@ -129,7 +129,7 @@ def x125_annealed_weights_have_the_mean_z() -> Residual:
 
     The energy is (k - 1) (w - m)^2 / 2, so that Z = k^(-D/2) e^(-D m^2 (k - 1) / (2 k)).
 
-    Examines: models.energy.ebm.Path.run, models.energy._annealing.anneal.
+    Examines: models.energy.ebm.
 
     Source: Neal 2001, Annealed Importance Sampling, sec. 2."""
     model, k, m, dims = on_a_line(dims=3), 4.0, 0.5, 3
