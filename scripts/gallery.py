@@ -111,6 +111,7 @@ PLANS: dict[str, Plan] = {
     "diffusion.vdm": Plan("digits", steps=800),
     "diffusion.score_sde": Plan("pinwheel", steps=1000),
     "diffusion.noisy_classifier": LABELS,
+    "energy.ebm": Plan("pinwheel", steps=800),
     "flow.attribute": Plan("digits", options={"given": ["label"]}, steps=300),
     "flow.cflow": Plan("digits+edges", steps=300),
     "flow.cnf": Plan("pinwheel", steps=600),

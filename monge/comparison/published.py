@@ -283,6 +283,7 @@ LIKELIHOODS = {
         "wavenet",
     ),
     "diffusion": ("ddpm", "score_sde", "vdm"),
+    "energy": ("ebm",),
     "flow": ("cnf", "coupling", "glow", "iaf", "maf", "residual"),
     "latent": ("hvae", "latent_diffusion", "mhvae", "stcn", "vae", "vqvae", "vrnn"),
     "sequence": ("rnn",),

@@ -24,12 +24,20 @@ MAX_STRETCH = 20.0
 class MarginalMap(nn.Module):
     """g of d numbers; as made it standardises, and `fit` lays it through training values."""
 
+    places: Tensor  # (d,): where each number stands among those grouped by their bounds
     knots: Tensor  # (d, K + 2): in the unbounded coordinate, rising
     scores: Tensor  # (d, K + 2): y there, rising
 
     def __init__(self, parts: Sequence[Space]) -> None:
         super().__init__()
-        self.coordinates = nn.ModuleList(BoundedCoordinate([part]) for part in parts)
+        bounds = [(part.lower is None, part.upper is None) for part in parts]
+        groups = [[i for i, own in enumerate(bounds) if own == each] for each in {*bounds}]
+        groups.sort()
+        self.coordinates = nn.ModuleList(BoundedCoordinate([parts[i] for i in g]) for g in groups)
+        places = torch.tensor([i for group in groups for i in group]).argsort()
+        self.register_buffer("places", places, persistent=False)
+        self.owners = {i: (n, k) for n, group in enumerate(groups) for k, i in enumerate(group)}
+        self.groups = groups
         self.atoms = [part.atoms for part in parts]
         scores = torch.special.ndtri((torch.arange(KNOTS) + 0.5) / KNOTS)
         mean = torch.tensor([part.mean[0] for part in parts])[:, None]
@@ -42,19 +50,25 @@ class MarginalMap(nn.Module):
 
     def unbound(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """t(x) and log dt/dx, (B, d)."""
-        pairs = [one(x[:, i : i + 1]) for i, one in enumerate(self.coordinates)]
-        return torch.cat([t for t, _ in pairs], 1), torch.cat([s for _, s in pairs], 1)
+        if len(self.groups) == 1:
+            t, slope = self.coordinates[0](x)
+            return t, slope
+        pairs = [
+            one(x[:, group]) for one, group in zip(self.coordinates, self.groups, strict=True)
+        ]
+        t, slope = (torch.cat(each, 1)[:, self.places] for each in zip(*pairs, strict=True))
+        return t, slope
 
     @torch.no_grad()
     def fit(self, x: Tensor, seen: Tensor) -> None:
         """Lay the map through the numbers x (B, d) that are `seen`; atoms are left out."""
-        for i, one in enumerate(self.coordinates):
+        for i, (group, k) in self.owners.items():
             here = seen[:, i] & ~x[:, i].isnan()
             for atom in self.atoms[i]:
                 here &= x[:, i] != atom
             if int(here.sum()) < 2:
                 continue
-            t = one(x[here, i : i + 1])[0][:, 0].double().sort().values
+            t = self.coordinates[group](x[here, i], k)[0].double().sort().values
             levels = (torch.arange(KNOTS, device=t.device) + 0.5) / KNOTS
             place = levels * (len(t) - 1)
             low = place.floor().long()
@@ -82,7 +96,10 @@ class MarginalMap(nn.Module):
     def inverse(self, y: Tensor) -> Tensor:
         t, _ = piecewise_linear(y, self.scores, self.knots)
         coordinates = [cast(BoundedCoordinate, one) for one in self.coordinates]
-        return torch.cat([one.inverse(t[:, i : i + 1]) for i, one in enumerate(coordinates)], 1)
+        parts = [
+            one.inverse(t[:, group]) for one, group in zip(coordinates, self.groups, strict=True)
+        ]
+        return torch.cat(parts, 1)[:, self.places]
 
 
 def piecewise_linear(x: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:

@@ -619,6 +619,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "self.b[..., None, :].square()",
         "x67_the_plan_is_the_projection",
     ),
+    Mutant(
+        "negative phase added",
+        "Contrastive divergence adds the energy of chains to that of data.",
+        "models.energy.ebm:EBM.loss",
+        "data - chains.mean()",
+        "data + chains.mean()",
+        "x125_contrastive_divergence_follows_the_likelihood",
+    ),
+    Mutant(
+        "noise counted once",
+        "Noise-contrastive estimation forgets how many samples of the base a row has.",
+        "models.energy.ebm:EBM.regression",
+        "math.log(len(noise) / len(w))",
+        "0.0",
+        "x125_noise_contrast_is_least_at_the_log_ratio",
+    ),
+    Mutant(
+        "momentum left out",
+        "A Hamiltonian move is accepted without the momentum at its end.",
+        "models.energy.ebm:EBM.leap",
+        "(end.w.square() + momentum.square())",
+        "(end.w.square() + before.square())",
+        "x125_a_hamiltonian_move_keeps_the_distribution",
+    ),
+    Mutant(
+        "weights after the move",
+        "Annealed weights are those of states that have moved already.",
+        "models.energy.ebm:Path.run",
+        "(low - high) * chains.energy",
+        "(low - high) * moved.energy",
+        "x125_annealed_weights_have_the_mean_z",
+    ),
 )
 """Every fault that a check is known to catch."""
 

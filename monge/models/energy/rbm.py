@@ -12,7 +12,6 @@ otherwise annealed importance sampling estimates it (Salakhutdinov & Murray 2008
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Annotated
@@ -30,7 +29,7 @@ from ...core.model import Defaults, Losses, Model, Update
 from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.distributions import log_mean_exp
+from ._annealing import NormaliserCache, anneal, log_mean
 
 MAX_ENUMERATED = 16
 """Units of the smaller side up to which all of its states are summed."""
@@ -74,7 +73,7 @@ class RBM(Model, HasLikelihood, CanSample, CanComplete, CanEncode):
         self.visible = nn.Parameter(torch.zeros(space.dims))
         self.hidden = nn.Parameter(torch.zeros(config.hidden))
         self.register_buffer("states", torch.zeros(max(config.chains, 1), space.dims))
-        self.estimated: tuple[object, tuple[Tensor, Tensor]] | None = None  # log Z of some weights
+        self.normaliser = NormaliserCache()
 
     def loss(self, batch: Batch) -> Losses:
         """F(v) of data less that of the chains: its gradient is that of -log p(v), estimated."""
@@ -209,27 +208,28 @@ class RBM(Model, HasLikelihood, CanSample, CanComplete, CanEncode):
         whose Z is known, and multiplies W and b by an inverse temperature that grows to 1."""
         generator = make_generator(seed, self.visible.device)
         start = self.visible.sigmoid().expand(runs, -1)
-        v, log_w = torch.bernoulli(start, generator=generator), self.visible.new_zeros(runs)
-        ladder = torch.linspace(0, 1, temperatures + 1).tolist()
-        for low, high in itertools.pairwise(ladder):
+
+        def step(v: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
             drive = self.hidden + v @ self.weight  # (runs, H)
-            log_w += (F.softplus(high * drive) - F.softplus(low * drive)).sum(-1)
+            gain = (F.softplus(high * drive) - F.softplus(low * drive)).sum(-1)
             h = torch.bernoulli((high * drive).sigmoid(), generator=generator)
             back = (self.visible + high * (h @ self.weight.T)).sigmoid()
-            v = torch.bernoulli(back, generator=generator)
-        log_mean, error = log_mean_exp(log_w[:, None])
+            return torch.bernoulli(back, generator=generator), gain
+
+        _, log_weight = anneal(torch.bernoulli(start, generator=generator), step, temperatures)
+        ratio, error = log_mean(log_weight)
         base = F.softplus(self.visible).sum() + self.config.hidden * math.log(2)
-        return base + log_mean[0], error[0]
+        return base + ratio, error
 
     def log_z(self, options: LikelihoodConfig, seed: int) -> tuple[Tensor, Tensor | None]:
         """log Z, and its standard error if it is estimated, which is done once for weights."""
         if self.is_small:
             return self.exact_log_z(), None
-        key = (options, seed, *((id(p), p._version) for p in self.parameters()))
-        if self.estimated is None or self.estimated[0] != key:
-            found = self.annealed_log_z(options.temperatures, options.runs, seed)
-            self.estimated = key, found
-        return self.estimated[1]
+        return self.normaliser.find(
+            self,
+            (options, seed),
+            lambda: self.annealed_log_z(options.temperatures, options.runs, seed),
+        )
 
     def likelihood(
         self,
