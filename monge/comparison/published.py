@@ -285,7 +285,7 @@ LIKELIHOODS = {
     "diffusion": ("ddpm", "score_sde", "vdm"),
     "flow": ("cnf", "coupling", "glow", "iaf", "maf", "residual"),
     "latent": ("hvae", "latent_diffusion", "mhvae", "stcn", "vae", "vqvae", "vrnn"),
-    "sequence": ("rnn",),
+    "sequence": ("rnn", "ssm"),
 }
 """Models that have likelihoods of digits, by family."""
 SAMPLERS = {"adversarial": ("dcgan", "gan", "wgan"), "transport": ("sinkhorn_generator",)}

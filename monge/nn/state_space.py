@@ -158,9 +158,10 @@ class DiagonalStateSpace(nn.Module):
         """log of A-bar and B-bar, real and imaginary parts, (2, D, M) each."""
         step = self.log_step.exp()[:, None]  # (D, 1)
         a = torch.stack([-self.log_rate.exp(), self.turn])
-        log_a = a * step
-        held = power(log_a, 1) - a.new_tensor([1.0, 0.0])[:, None, None]
-        return log_a, times(held, a * a.new_tensor([1.0, -1.0])[:, None, None]) / a.square().sum(0)
+        fades, turns = log_a = a * step
+        real = fades.expm1() * turns.cos() - 2 * (turns / 2).sin().square()  # of e^(Delta A) - 1
+        held = torch.stack([real, fades.exp() * turns.sin()])
+        return log_a, times(held, torch.stack([a[0], -a[1]])) / a.square().sum(0)
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """log of A-bar, and 2 C B-bar, (2, D, M) each."""
