@@ -350,7 +350,9 @@ class MambaBlock(StateSpaceBlock):
             delta = F.softplus(d + self.step_bias)  # (n, H)
             both = torch.stack([delta, (delta * rate).exp()])
             wide, decay = both.repeat_interleave(size // self.heads, 2)  # (n, inner)
-            h = state[1] = torch.addcmul(state[1] * decay[:, None], b[..., None], (wide * v)[:, None])
+            h = state[1] = torch.addcmul(
+                state[1] * decay[:, None], b[..., None], (wide * v)[:, None]
+            )
             y = torch.addcmul((c[:, None] @ h)[:, 0], skip, v)
             return leave(x, gated(y * F.silu(z)))
 
