@@ -4,7 +4,8 @@ A layer is the solution of $h' = A h + B u$, $y = C h + D u$ with an input that 
 steps of size $\Delta$ (zero-order hold): $h_t = \bar A h_{t-1} + \bar B u_t$ with $\bar A =
 e^{\Delta A}$, $\bar B = A^{-1} (e^{\Delta A} - I) B$. As it is linear, $h$ needs no loop over
 steps. A sequence is cut into chunks: within one, outputs are a product with a triangular matrix,
-and what a chunk leaves to the next is a state. No FFT: its rounding would let the future into the past.
+and what a chunk leaves to the next is a state. Without FFT, whose rounding would let the future
+into the past.
 
 S4D    A is complex and diagonal, the same at every step: a convolution of each channel with
        $K_l = 2 \mathrm{Re} \sum_n C_n \bar B_n \bar A_n^l$ (Gu et al. 2022)

@@ -1,4 +1,4 @@
-"""State-space layers: taps beside torch's convolution, causality over chunks, and extreme decays."""
+"""State-space layers: taps beside torch's convolution, causality over chunks, any decay."""
 
 import math
 

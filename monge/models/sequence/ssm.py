@@ -1,8 +1,8 @@
 r"""State-space network (Mamba or S4D) over text, sound and series, exact likelihood
 
 Every layer is a linear recurrence, $h_t = \bar A_t h_{t-1} + \bar B_t u_t$, so that a whole
-sequence is read by products of matrices, as by a transformer, and a sampling step costs the same at
-any length, as in a recurrent network. In S4D the recurrence is the same at every step, a long
+sequence is read by products of matrices, as by a transformer, and a sampling step costs the same
+at any length, as in a recurrent network. In S4D the recurrence is the same at every step, a long
 convolution (Gu et al. 2022); in Mamba it depends on the input, so that a layer chooses what it
 keeps and what it forgets (Gu & Dao 2023; Dao & Gu 2024).
 """
