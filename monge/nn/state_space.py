@@ -335,27 +335,29 @@ class MambaBlock(StateSpaceBlock):
 
     def start(self, n: int) -> list[Tensor]:
         inner, state, _ = self.inner
-        past = self.taps.new_zeros(n, len(self.taps) - 1, self.taps.shape[1])
-        return [past, self.taps.new_zeros(n, state, inner)]
+        sums = self.bias.expand(
+            n, len(self.taps), -1
+        )  # of the next convolutions, (n, k, channels)
+        return [sums, self.bias.new_zeros(n, state, self.heads, inner // self.heads)]
 
     def stepper(self) -> LayerStep:
-        norm, enter, gated = prepare(self.norm), prepare(self.enter), prepare(self.gated)
-        leave, taps, bias, size = prepare_residual(self.leave), self.taps, self.bias, self.inner[0]
-        rate, skip = -self.log_rate.exp(), self.skip
+        norm, gated, leave = prepare(self.norm), prepare(self.gated), prepare_residual(self.leave)
+        weight, sizes = self.enter.weight.t().contiguous(), self.parts
+        offset = F.pad(self.step_bias, (sum(sizes[:2]), 0))
+        taps, rate, skip = self.taps.flip(0), -self.log_rate.exp(), self.skip
 
         def step(state: list[Tensor], x: Tensor) -> Tensor:
-            z, mixed, d = enter(norm(x)).split(self.parts, 1)
-            seen = torch.cat([state[0], mixed[:, None]], 1)  # (n, kernel, channels)
-            state[0] = seen[:, 1:]
-            v, b, c = F.silu((seen * taps).sum(1) + bias).split(self.inner, 1)
-            delta = F.softplus(d + self.step_bias)  # (n, H)
-            both = torch.stack([delta, (delta * rate).exp()])
-            wide, decay = both.repeat_interleave(size // self.heads, 2)  # (n, inner)
-            h = state[1] = torch.addcmul(
-                state[1] * decay[:, None], b[..., None], (wide * v)[:, None]
-            )
-            y = torch.addcmul((c[:, None] @ h)[:, 0], skip, v)
-            return leave(x, gated(y * F.silu(z)))
+            z, mixed, d = torch.addmm(offset, norm(x), weight).split(sizes, 1)
+            sums, h = state
+            sums = torch.addcmul(sums, mixed[:, None], taps)
+            state[0] = torch.cat([sums[:, 1:], self.bias.expand(len(x), 1, -1)], 1)
+            v, b, c = F.silu(sums[:, 0]).split(self.inner, 1)
+            delta = F.softplus(d)  # (n, H)
+            u = v.unflatten(1, (self.heads, -1)) * delta[..., None]  # (n, H, P)
+            h = h * (delta * rate).exp()[:, None, :, None]
+            h = state[1] = h.addcmul_(b[..., None, None], u[:, None])
+            y = torch.addcmul(torch.bmm(c[:, None], h.flatten(2))[:, 0], skip, v)
+            return leave(x, gated(y.mul_(F.silu(z))))
 
         return step
 

@@ -292,10 +292,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "stale convolution",
-        "Step by step, the short convolution keeps its first inputs.",
+        "Step by step, the sums of the short convolution are not shifted.",
         "nn.state_space:MambaBlock.stepper",
-        "seen[:, 1:]",
-        "seen[:, :-1]",
+        "sums[:, 1:]",
+        "sums[:, :-1]",
         "x126_steps_equal_the_pass",
     ),
     Mutant(
