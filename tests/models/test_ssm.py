@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import small_data
@@ -56,6 +57,13 @@ def test_overrides_choose_the_network(name):
     quick, slow = (model.sample(3, None, each, make_generator(0)) for each in options)
     torch.testing.assert_close(quick, slow)
     torch.testing.assert_close(model.conditionals(Batch(x)).sum(1), model.likelihood(x).value)
+
+
+def test_a_condition_of_another_length_is_refused():
+    source = Space(kind="tokens", shape=(9,), size=5, varies=True, name="source")
+    fixed = Space(kind="real", shape=(6,), given={"source": source})
+    assert "'source'" in SSM.unsupported_reason(fixed)
+    assert SSM.unsupported_reason(replace(fixed, given={})) is None
 
 
 def test_many_symbols_get_a_wider_network():

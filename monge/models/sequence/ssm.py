@@ -20,6 +20,7 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...nn.inputs.sequence import has_other_length
 from ...nn.state_space import Mamba, StateSpaceNet
 from ...nn.stepwise import ContextAdded
 from .._sequence import SequenceModel
@@ -78,6 +79,16 @@ class SSM(SequenceModel):
         return self.to_event(batch.x)
 
     @classmethod
+    def unsupported_reason(cls, space: Space) -> str | None:
+        for name, part in space.given.items():
+            if has_other_length(part, space):
+                return (
+                    f"ssm expected conditions as long as the event beside {space}, found {name!r} "
+                    f"({part}); leave it out, or use rnn, which reads sequences of another length"
+                )
+        return super().unsupported_reason(space)
+
+    @classmethod
     def defaults(cls, space: Space) -> Defaults:
         few, much = 0 < space.rows < SMALL_DATA_ROWS, space.rows * space.dims >= LARGE_DATA_STEPS
         text = space.kind == "tokens"
@@ -88,7 +99,7 @@ class SSM(SequenceModel):
         )
         train_config = TrainConfig(
             optimiser="adamw",
-            weight_decay=0.1,
+            weight_decay=0.01,  # a stronger one would move the decays of states towards 1
             betas=(0.9, 0.99),
             lr=3e-3,
             grad_clip=1.0,
