@@ -278,7 +278,7 @@ def selective_scan(
     u, log_decay, b, c = (into_chunks(each, size) for each in (u, log_decay, b, c))
     since = log_decay.cumsum(2)  # (B, K, Q, H): of the chunk's start, up to each step
     along = since.transpose(2, 3)  # (B, K, H, Q)
-    apart = (along[..., None] - along[..., None, :]).masked_fill(future(size, u), -math.inf)
+    apart = along[..., None] - along[..., None, :] + causal_mask(size, u)
     scores = (c @ b.mT)[:, :, None] * apart.exp()  # (B, K, H, Q, Q)
     y = (scores @ u.transpose(2, 3)).transpose(2, 3)  # (B, K, Q, H, P)
     if u.shape[1] > 1:
@@ -292,9 +292,9 @@ def selective_scan(
     return y.flatten(1, 2)[:, :steps]
 
 
-def future(size: int, like: Tensor) -> Tensor:
-    """Which columns come after the row, (size, size)."""
-    return torch.ones(size, size, dtype=torch.bool, device=like.device).triu(1)
+def causal_mask(size: int, like: Tensor) -> Tensor:
+    """Minus infinity in columns that come after the row, else 0, (size, size)."""
+    return torch.full((size, size), -math.inf, dtype=like.dtype, device=like.device).triu(1)
 
 
 class MambaBlock(StateSpaceBlock):
