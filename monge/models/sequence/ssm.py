@@ -23,6 +23,7 @@ from ...core.train_config import TrainConfig
 from ...nn.inputs.sequence import has_other_length
 from ...nn.state_space import Mamba, StateSpaceNet
 from ...nn.stepwise import ContextAdded
+from ...prob.heads import LevelsDistribution
 from .._sequence import SequenceModel
 from .._sequence_sampling import row_groups, unobserved_rows
 
@@ -99,7 +100,7 @@ class SSM(SequenceModel):
         )
         train_config = TrainConfig(
             optimiser="adamw",
-            weight_decay=0.01,  # a stronger one would move the decays of states towards 1
+            weight_decay=0.01,  # a stronger one would shorten the memory of layers
             betas=(0.9, 0.99),
             lr=3e-3,
             grad_clip=1.0,
@@ -107,7 +108,9 @@ class SSM(SequenceModel):
             warmup=100,
             ema_decay=0.998,
         )
-        return Defaults(cls.Config(net=net), train_config)
+        coded = space.kind == "levels" and space.size <= 256
+        levels: LevelsDistribution = "categorical" if coded else "auto"
+        return Defaults(cls.Config(net=net, levels=levels), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
