@@ -23,7 +23,6 @@ from ...core.train_config import TrainConfig
 from ...nn.inputs.sequence import has_other_length
 from ...nn.state_space import Mamba, StateSpaceNet
 from ...nn.stepwise import ContextAdded
-from ...prob.heads import LevelsDistribution
 from .._sequence import SequenceModel
 from .._sequence_sampling import row_groups, unobserved_rows
 
@@ -108,9 +107,7 @@ class SSM(SequenceModel):
             warmup=100,
             ema_decay=0.998,
         )
-        coded = space.kind == "levels" and space.size <= 256
-        levels: LevelsDistribution = "categorical" if coded else "auto"
-        return Defaults(cls.Config(net=net, levels=levels), train_config)
+        return Defaults(cls.Config(net=net), train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
