@@ -6,7 +6,7 @@ both sides, without dropout and with the peer's own 0.1. Then each samples 500 s
 `generate` and, in its favour, by a bare loop around its forward pass with the cache it recommends.
 All run alternately in one process on one thread after an unmeasured round; reported are the median
 and the spread of CPU time, and ratios. Last, how our time grows with the length: the exponent of a
-power law.
+power law, for `ssm` of the same width and depth too, whose state has a constant size.
 
     python -m benchmarks.gpt                 # needs transformers for the peer
 """
@@ -26,7 +26,9 @@ from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
+from monge.models.sequence.ssm import SSM
 from monge.nn.attention.transformer import CausalTransformer
+from monge.nn.state_space import Mamba
 
 from .clock import alternate, measured, power, show, timed
 from .results import keep
@@ -36,13 +38,16 @@ SYMBOLS, WIDTH, DEPTH, HEADS = 256, 128, 4, 4
 ROWS, CONTEXT, STEPS = 12, 64, 10
 
 
-def built(steps: int, **fields: Any) -> GPT:
-    torch.manual_seed(0)
-    space = Space(
+def symbols(steps: int) -> Space:
+    return Space(
         kind="levels", shape=(steps,), size=SYMBOLS, mean=(128.0,), scale=(70.0,), high=(255.0,)
     )
+
+
+def built(steps: int, **fields: Any) -> GPT:
+    torch.manual_seed(0)
     net = CausalTransformer.Config(width=WIDTH, depth=DEPTH, heads=HEADS, **fields)
-    model: GPT = GPT.Config(net=net, levels="categorical").build(space).eval()
+    model: GPT = GPT.Config(net=net, levels="categorical").build(symbols(steps)).eval()
     torch.nn.init.normal_(model.net.net.leave.weight, std=0.02)
     return model
 
@@ -186,10 +191,17 @@ def stepping(net: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], N
     return work
 
 
-def grow(repeats: int, **fields: Any) -> None:
+def built_ssm(steps: int) -> SSM:
+    torch.manual_seed(0)
+    net = Mamba.Config(width=WIDTH, depth=DEPTH, heads=HEADS)
+    model: SSM = SSM.Config(net=net, levels="categorical").build(symbols(steps)).eval()
+    return model
+
+
+def grow(repeats: int, kind: str, make: Callable[[int], GPT | SSM]) -> None:
     lengths, times = (250, 500, 1000, 2000), []
     for steps in lengths:
-        model = built(steps, **fields)
+        model = make(steps)
         model.sample(1, generator=make_generator(0))
         spent = [
             timed(lambda model=model: model.sample(1, generator=make_generator(1)))
@@ -197,8 +209,7 @@ def grow(repeats: int, **fields: Any) -> None:
         ]
         times.append(statistics.median(spent))
     each = ", ".join(f"{n}: {1e3 * spent:.0f} ms" for n, spent in zip(lengths, times, strict=True))
-    kind = fields.get("attention", "softmax")
-    print(f"  {kind} attention, batch 1, {each}: length to the power {power(lengths, times):.2f}")
+    print(f"  {kind}, batch 1, {each}: length to the power {power(lengths, times):.2f}")
 
 
 def main() -> None:
@@ -215,8 +226,9 @@ def main() -> None:
         train(options.repeats, dropout)
     for rows in (1, 16):
         compare(there, model, rows, options.steps, options.repeats)
-    grow(3)
-    grow(3, attention="linear")
+    grow(3, "softmax attention", built)
+    grow(3, "linear attention", lambda steps: built(steps, attention="linear"))
+    grow(3, "ssm", built_ssm)
     keep("gpt", measured, peers=["transformers"])
 
 

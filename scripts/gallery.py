@@ -127,6 +127,7 @@ PLANS: dict[str, Plan] = {
     "latent.stcn": Plan("sines", steps=250),
     "latent.vrnn": Plan("sines", steps=200),
     "sequence.rnn": Plan("sines", steps=400),
+    "sequence.ssm": Plan("sines", steps=400),
     "sequence.linear_ar": SERIES,
     "sequence.direct_forecast": SERIES,
     "sequence.recursive_forecast": SERIES,

@@ -50,7 +50,7 @@ UNPAIRED = (
     ("map one dataset to the other", ("transport.entropic_map", "transport.neural_map")),
     ("turn images of one dataset into the other", ("adversarial.cyclegan",)),
 )
-TEXT = (("sample, score and continue text", ("autoregressive.gpt", "sequence.rnn")),)
+TEXT = (("sample, score and continue text", ("sequence.ssm", "autoregressive.gpt")),)
 SENTENCE_PAIRS = (("translate sentences", ("sequence.transformer", "sequence.seq2seq")),)
 SOUND = (("sample, score and continue sound", ("autoregressive.wavenet", "sequence.rnn")),)
 DESCRIPTIONS = ("sequence.seq2seq", "sequence.transformer")

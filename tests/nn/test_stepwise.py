@@ -10,6 +10,7 @@ from monge.nn.attention.linear import CausalLinearAttention
 from monge.nn.attention.softmax import CausalAttention
 from monge.nn.attention.transformer import CausalTransformer
 from monge.nn.recurrent import GRU, LSTM, ElmanRNN
+from monge.nn.state_space import S4D, Mamba
 from monge.nn.stepwise import ContextAdded
 
 STEPS = 11
@@ -39,6 +40,8 @@ NETS = {
         3, 5, 11
     ),
     "transformer, linear": lambda: causal(attention="linear"),
+    "s4d": lambda: S4D.Config(width=6, depth=2, state=4).build(5),
+    "mamba": lambda: Mamba.Config(width=6, depth=2, state=3, heads=2).build(5),
     "with a context": lambda: ContextAdded(GRU.Config(width=6).build(4), 0),
 }
 
