@@ -21,7 +21,9 @@ bound is the mean over all D! orders of an autoregressive log-likelihood (Uria, 
 or in continuous time, with $\beta = -\alpha' / \alpha$ and ratios $r(y) = q(x_t = y | x) /
 q(x_t | x)$, $\hat r(y) = \sum_x p(x | x_t)\, r(y)$, the integral of (Campbell et al. 2022)
 
-$\beta\, \pi(x_t) \sum_{y \ne x_t} [\hat r(y) - r(y) + r(y) \log \frac{r(y)}{\hat r(y)}]$.
+$\beta\, \pi(x_t) \sum_{y \ne x_t} [\hat r(y) - r(y) + r(y) \log \frac{r(y)}{\hat r(y)}]$,
+
+and the network's part of $p(x_i | x_t)$ is a factor beside $q(x_{t,i} | x_i)$.
 """
 
 from __future__ import annotations
@@ -328,11 +330,15 @@ class D3PM(Model, HasLikelihood, CanSample, CanStream, CanComplete):
 
     def predict(self, states: Tensor, alpha: Tensor, conditions: Conditioning) -> Tensor:
         """log p(x_i | x_t) of all values: states (B, D) at alpha (B, 1) to (B, D, K). A masked
-        row shows by itself how much of it is masked; other noise is hidden, and alpha is read."""
+        row shows by itself how much of it is masked. Of other noise the network reads alpha, and
+        its logits count besides q(x_t | x_i), without which small steps would cost without end."""
         log_snr = torch.zeros_like(alpha) if self.is_absorbing else alpha.logit(MIN_SHARE)
         z = self.as_maps(self.corruption.indicator(states))
         out = self.net(z, log_snr[:, 0].to(z), conditions)
         logits = self.as_entries(out)[..., : self.values] + self.offset
+        if not self.is_absorbing:
+            chance = self.corruption.arrival(states, alpha)[..., : self.values]
+            logits = logits + chance.clamp_min(torch.finfo(chance.dtype).tiny).log()
         return logits.masked_fill(~self.valid, NEVER).log_softmax(-1)
 
     def as_maps(self, entries: Tensor) -> Tensor:
