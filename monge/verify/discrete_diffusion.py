@@ -48,10 +48,10 @@ def states() -> Tensor:
 def x126_noise_is_the_product_of_its_steps() -> Residual:
     """q(x_t | x) is a row of the product of the matrices of the steps.
 
-    Examines: models.diffusion.d3pm.Corruption.marginal, models.diffusion.d3pm.Corruption.arrival.
+    Examines: models.diffusion.d3pm.
 
-    Source: Austin et al. 2021, Structured Denoising Diffusion Models in Discrete State-Spaces, eq.
-    3."""
+    Source: Austin et al. 2021, Structured Denoising Diffusion Models in Discrete State-Spaces,
+    sec. 3."""
     chain, matrices, kept = chains()
     worst, product = [], torch.eye(STATES, dtype=torch.float64).expand(2, -1, -1)
     for step in range(STEPS):
@@ -66,10 +66,10 @@ def x126_noise_is_the_product_of_its_steps() -> Residual:
 def x126_a_step_back_follows_from_bayes_rule() -> Residual:
     """q(x_s | x_t, x) = q(x_t | x_s) q(x_s | x) / q(x_t | x).
 
-    Examines: models.diffusion.d3pm.Corruption.posterior, models.diffusion.d3pm.Corruption.reverse.
+    Examines: models.diffusion.d3pm.
 
-    Source: Austin et al. 2021, Structured Denoising Diffusion Models in Discrete State-Spaces, eq.
-    3."""
+    Source: Austin et al. 2021, Structured Denoising Diffusion Models in Discrete State-Spaces,
+    sec. 3."""
     chain, matrices, kept = chains()
     before, worst = matrices[0] @ matrices[1], []  # (2, S, S): q(x_s | x)
     after = before @ matrices[2]  # q(x_t | x)
