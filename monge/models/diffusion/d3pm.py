@@ -53,7 +53,7 @@ from .._ordering import MAX_SEPARATE_PLACES, check_no_missing
 from .._sequence_sampling import check_prompt
 from ._base import default_network
 from ._conditioning import ConditionEncoder, Conditioning
-from ._denoisers import Denoiser, MLPDenoiser, TransformerDenoiser
+from ._denoisers import Denoiser, MLPDenoiser, TransformerDenoiser, UNetDenoiser
 
 NEVER = -1e4
 """Logit of a value that an entry cannot have."""
@@ -67,6 +67,8 @@ DEFAULT_CHAIN = 128
 """Steps that sample from uniform noise in continuous time."""
 LARGE_TEXT_TOKENS = 200_000
 """Tokens of text from which a wide network pays off."""
+SHORT_TEXT_TOKENS = 8
+"""Tokens of the longest row below which no convolutions are used."""
 
 
 class Corruption(nn.Module):
@@ -166,8 +168,8 @@ class D3PM(Model, HasLikelihood, CanSample, CanStream, CanComplete):
         steps: Annotated[int, Range(1, MAX_STEPS)] | None = None
         """Time steps T of the model; none is continuous time."""
         net: Denoiser.Config = MLPDenoiser.Config()
-        """Network that predicts values from noisy ones: mlp for tables, transformer for text, unet
-        for images."""
+        """Network that predicts values from noisy ones: mlp for tables, unet for text and
+        images, or transformer."""
 
     class SamplingConfig(SymbolSampling):
         sampler: ReverseChain = ReverseChain()
@@ -606,11 +608,16 @@ class D3PM(Model, HasLikelihood, CanSample, CanStream, CanComplete):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
+        """Convolutions find the neighbours of a symbol at once, which attention alone takes long
+        to find where most of them are masked."""
         few = 0 < space.rows < 2000
         if space.kind == "tokens":
             wide = space.rows * space.dims >= LARGE_TEXT_TOKENS and space.dims >= 32
-            width = 128 if wide else 64
-            net = TransformerDenoiser.Config(width=width, depth=4, heads=4, positions="rotary")
+            net: Denoiser.Config = UNetDenoiser.Config(
+                width=64 if wide else 32, multipliers=(1, 2, 2), blocks=1, attention=1
+            )
+            if space.dims < SHORT_TEXT_TOKENS:
+                net = TransformerDenoiser.Config(width=64, depth=4, heads=4, positions="rotary")
             train = TrainConfig(
                 optimiser="adamw",
                 weight_decay=0.1,
