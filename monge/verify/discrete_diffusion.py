@@ -45,7 +45,7 @@ def states() -> Tensor:
     return torch.arange(STATES)[:, None].expand(-1, 2)
 
 
-def x126_noise_is_the_product_of_its_steps() -> Residual:
+def x127_noise_is_the_product_of_its_steps() -> Residual:
     """q(x_t | x) is a row of the product of the matrices of the steps.
 
     Examines: models.diffusion.d3pm.
@@ -63,7 +63,7 @@ def x126_noise_is_the_product_of_its_steps() -> Residual:
     return Residual(float(torch.stack(worst).amax()), 1e-14)
 
 
-def x126_a_step_back_follows_from_bayes_rule() -> Residual:
+def x127_a_step_back_follows_from_bayes_rule() -> Residual:
     """q(x_s | x_t, x) = q(x_t | x_s) q(x_s | x) / q(x_t | x).
 
     Examines: models.diffusion.d3pm.
@@ -105,7 +105,7 @@ def predictions(model: D3PM, rows: CodedRows) -> dict[tuple[int, ...], Tensor]:
     return found
 
 
-def x126_continuous_time_is_the_mean_over_orders(model: D3PM, batch: Batch) -> Residual:
+def x127_continuous_time_is_the_mean_over_orders(model: D3PM, batch: Batch) -> Residual:
     """int 1/t E_M sum_M log p(x_i | x_not M) dt = E_o log p_o(x).
 
     Source: Hoogeboom et al. 2022, Autoregressive Diffusion Models, sec. 3; Shi et al. 2024,
@@ -129,7 +129,7 @@ def x126_continuous_time_is_the_mean_over_orders(model: D3PM, batch: Batch) -> R
     return Residual(float(gap), ROUNDING * max(float(orders.abs().amax()), 1.0))
 
 
-def x126_the_bound_is_the_sum_of_its_divergences(model: D3PM, batch: Batch) -> Residual:
+def x127_the_bound_is_the_sum_of_its_divergences(model: D3PM, batch: Batch) -> Residual:
     """sum_t E KL(q(x_s | x_t, x), p(x_s | x_t)) = -sum of log p of the masked.
 
     Source: Sahoo et al. 2024, Simple and Effective Masked Diffusion Language Models; Austin et al.

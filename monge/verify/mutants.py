@@ -625,7 +625,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.diffusion.d3pm:mask_weights",
         "1 / (m * math.comb(dims, m))",
         "1 / math.comb(dims, m)",
-        "x126_continuous_time_is_the_mean_over_orders",
+        "x127_continuous_time_is_the_mean_over_orders",
         model="diffusion.d3pm",
     ),
     Mutant(
@@ -634,7 +634,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.diffusion.d3pm:D3PM.masked_log_prob",
         "torch.where(masked | ~rows.exist, self.values, rows.codes)",
         "rows.codes",
-        "x126_the_bound_is_the_sum_of_its_divergences",
+        "x127_the_bound_is_the_sum_of_its_divergences",
         model="diffusion.d3pm",
     ),
     Mutant(
@@ -643,7 +643,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.diffusion.d3pm:Corruption.posterior",
         "here / there",
         "here",
-        "x126_a_step_back_follows_from_bayes_rule",
+        "x127_a_step_back_follows_from_bayes_rule",
     ),
     Mutant(
         "new values added twice",
@@ -651,7 +651,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.diffusion.d3pm:Corruption.marginal",
         "(1 - share) * self.rest",
         "self.rest",
-        "x126_noise_is_the_product_of_its_steps",
+        "x127_noise_is_the_product_of_its_steps",
     ),
 )
 """Every fault that a check is known to catch."""
