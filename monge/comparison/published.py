@@ -282,7 +282,7 @@ LIKELIHOODS = {
         "pixelrnn",
         "wavenet",
     ),
-    "diffusion": ("ddpm", "score_sde", "vdm"),
+    "diffusion": ("d3pm", "ddpm", "score_sde", "vdm"),
     "energy": ("ebm",),
     "flow": ("cnf", "coupling", "glow", "iaf", "maf", "residual"),
     "latent": ("hvae", "latent_diffusion", "mhvae", "stcn", "vae", "vqvae", "vrnn"),

@@ -683,6 +683,40 @@ MUTANTS: tuple[Mutant, ...] = (
         "(low - high) * moved.energy",
         "x125_annealed_weights_have_the_mean_z",
     ),
+    Mutant(
+        "masks weighed by their number alone",
+        "Masked entries have the weight of their set, not of one of them.",
+        "models.diffusion.d3pm:mask_weights",
+        "1 / (m * math.comb(dims, m))",
+        "1 / math.comb(dims, m)",
+        "x127_continuous_time_is_the_mean_over_orders",
+        model="diffusion.d3pm",
+    ),
+    Mutant(
+        "masked entries shown",
+        "The network reads the entries that it predicts.",
+        "models.diffusion.d3pm:D3PM.masked_log_prob",
+        "torch.where(masked | ~rows.exist, self.values, rows.codes)",
+        "rows.codes",
+        "x127_the_bound_is_the_sum_of_its_divergences",
+        model="diffusion.d3pm",
+    ),
+    Mutant(
+        "step back from the start of time",
+        "A step back takes the noise since time 0 for that of the step.",
+        "models.diffusion.d3pm:Corruption.posterior",
+        "here / there",
+        "here",
+        "x127_a_step_back_follows_from_bayes_rule",
+    ),
+    Mutant(
+        "new values added twice",
+        "Noise keeps values besides adding all of the new ones.",
+        "models.diffusion.d3pm:Corruption.marginal",
+        "(1 - share) * self.rest",
+        "self.rest",
+        "x127_noise_is_the_product_of_its_steps",
+    ),
 )
 """Every fault that a check is known to catch."""
 

@@ -50,6 +50,15 @@ class Conditioning:
             tokens = TokenSequence(masked(tokens.steps), length)
         return Conditioning(masked(self.vector), masked(self.maps), tokens, self.allowed)
 
+    def take(self, rows: Tensor) -> Conditioning:
+        """Some of the rows."""
+        tokens = self.tokens
+        if tokens is not None:
+            length = None if tokens.length is None else tokens.length[rows]
+            tokens = TokenSequence(tokens.steps[rows], length)
+        allowed = None if self.allowed is None else self.allowed[rows]
+        return Conditioning(self.vector[rows], self.maps[rows], tokens, allowed)
+
     def concat(self, other: Conditioning) -> Conditioning:
         """The rows of both, one after the other."""
         tokens = None
