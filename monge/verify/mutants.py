@@ -514,6 +514,23 @@ MUTANTS: tuple[Mutant, ...] = (
         model="flow.cflow",
     ),
     Mutant(
+        "consistency without its boundary",
+        "A consistency function is the estimate of x, also at the data.",
+        "models.diffusion.consistency:Consistency.consistency",
+        "self.schedule.sigma(start) * prediction.noise",
+        "0 * prediction.noise",
+        "x126_f_at_the_data_is_the_identity",
+        model="diffusion.consistency",
+    ),
+    Mutant(
+        "teacher's step of order one",
+        "A step along the flow of a teacher ignores the estimate at its end.",
+        "models.diffusion.consistency:flow_step",
+        "(here.x0 + ahead.x0) / 2",
+        "here.x0",
+        "x126_a_step_of_the_teacher_is_of_order_two",
+    ),
+    Mutant(
         "conditions never dropped",
         "No condition is dropped in training.",
         "models.diffusion._base:Diffusion.drop_conditions",

@@ -1,0 +1,95 @@
+r"""Identities of samplers of few steps: a consistency function is where the probability flow ends.
+
+For normal data $N(m, s^2 I)$ the flow keeps the place of z within its distribution,
+$\frac{z_t - \alpha_t m}{\sqrt{\alpha_t^2 s^2 + \sigma_t^2}}$, so that the function is known:
+$f(z, t) = \alpha_0 m + \sqrt{\frac{\alpha_0^2 s^2 + \sigma_0^2}{\alpha_t^2 s^2 + \sigma_t^2}}\,
+(z - \alpha_t m)$.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch
+from ..models.diffusion._ode_samplers import ODE
+from ..models.diffusion.consistency import Consistency, flow_step
+from ..prob.noise_schedule import NoiseProcess, NoiseSchedule
+from ._helpers import gap, most, normal
+from ._noisy_mixtures import NoisyGaussianMixture
+from .diffusion_sampling import FAMILIES
+from .framework import Residual
+
+TIMES = (0.2, 0.5, 0.8, 1.0)
+"""Times from which the flow is followed to the data."""
+COARSE = 64
+"""Steps along the flow whose error is compared with that of twice as many."""
+
+
+def x126_f_at_the_data_is_the_identity(model: Consistency, batch: Batch) -> Residual:
+    """f(z, 0) = z whatever the network is.
+
+    Source: Song et al. 2023, Consistency Models, sec. 3."""
+    z, conditions = (
+        model.diffusion.to_units(batch),
+        model.diffusion.encode_conditions(batch.given, len(batch)),
+    )
+    return Residual(gap(model.consistency(z, z.new_zeros(len(z)), conditions), z), 1e-10)
+
+
+def normal_data() -> NoisyGaussianMixture:
+    return NoisyGaussianMixture(
+        torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(), torch.tensor([0.5]).double()
+    )
+
+
+def exact(noising: NoiseProcess, z: Tensor, t: Tensor) -> Tensor:
+    """f(z, t) of that data, for z (B, 2) and t ()."""
+    data = normal_data()
+    mean, times = data.means[0], torch.stack([torch.zeros_like(t), t])
+    alpha, sigma = noising.alpha(times), noising.sigma(times)
+    spread = ((alpha * data.scales).square() + sigma.square()).sqrt()
+    return alpha[0] * mean + spread[0] / spread[1] * (z - alpha[1] * mean)
+
+
+def x126_the_flow_ends_at_f() -> Residual:
+    """The flow through z_t ends at f(z_t, t), the same from every z_s on it.
+
+    Examines: models.diffusion._ode_samplers.ODE.
+
+    Source: Song et al. 2023, Consistency Models, def. 1."""
+    missed, sampler = [], ODE.Config(tolerance=1e-9).build()
+    for family in FAMILIES:
+        noising = NoiseSchedule.Config(family=family).build()  # type: ignore[arg-type]
+        predict = normal_data().denoiser(noising)
+        for start in TIMES:
+            t = torch.tensor(start).double()
+            z = noising.spread(t) * normal(8, 2)
+            *_, (end, _) = sampler.sample(predict, noising, z, start=start)
+            missed.append(gap(end, exact(noising, z, t)))
+    return Residual(most(missed), 1e-6)
+
+
+def x126_a_step_of_the_teacher_is_of_order_two() -> Residual:
+    """Twice the steps of a teacher miss f by a quarter: log2 of it, less 2.
+
+    Examines: models.diffusion.consistency.flow_step.
+
+    Source: Song et al. 2023, Consistency Models, sec. 4; Karras et al. 2022, Elucidating the
+    Design Space of Diffusion-Based Generative Models, sec. 3."""
+    away = []
+    for family in FAMILIES:
+        noising = NoiseSchedule.Config(family=family, high=4.0, low=-4.0).build()  # type: ignore[arg-type]
+        first = noising.spread(torch.ones(()).double()) * normal(8, 2)
+        wanted, errors = exact(noising, first, torch.ones(()).double()), []
+        predict = normal_data().denoiser(noising)
+        for count in (COARSE, 2 * COARSE):
+            z, times = first, torch.linspace(1, 0, count + 1, dtype=torch.float64)
+            for t, s in itertools.pairwise(times):
+                z = flow_step(predict, noising, z, s.expand(8), t.expand(8))
+            errors.append(gap(z, wanted))
+        away.append(abs(math.log2(errors[0] / errors[1]) - 2))
+    return Residual(most(away), 0.2)
