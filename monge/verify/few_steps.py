@@ -1,9 +1,14 @@
-r"""Identities of samplers of few steps: a consistency function is where the probability flow ends.
+r"""Identities of samplers of few steps: a consistency function is where the probability flow ends,
+and a flow along straight lines needs one step.
 
 For normal data $N(m, s^2 I)$ the flow keeps the place of z within its distribution,
 $\frac{z_t - \alpha_t m}{\sqrt{\alpha_t^2 s^2 + \sigma_t^2}}$, so that the function is known:
 $f(z, t) = \alpha_0 m + \sqrt{\frac{\alpha_0^2 s^2 + \sigma_0^2}{\alpha_t^2 s^2 + \sigma_t^2}}\,
 (z - \alpha_t m)$.
+
+The flow of matching from N(0, 1) to $N(m, s^2)$ moves z to $x = m + s z$, and its reflow along the
+line $x_t = (1 - t) x + t z$, so that $v(x_t, t) = z - x$ with
+$z = \frac{x_t - (1 - t) m}{(1 - t) s + t}$.
 """
 
 from __future__ import annotations
@@ -15,9 +20,14 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch
+from ..core.config import RunRef
+from ..core.space import Space
 from ..models.diffusion._ode_samplers import ODE
 from ..models.diffusion.consistency import Consistency, flow_step
+from ..models.flow.cnf import CNF
+from ..nn.mlp import MLP
 from ..prob.noise_schedule import NoiseProcess, NoiseSchedule
+from ..solve.ode import Solver
 from ._helpers import gap, most, normal
 from ._noisy_mixtures import NoisyGaussianMixture
 from .diffusion_sampling import FAMILIES
@@ -93,3 +103,54 @@ def x126_a_step_of_the_teacher_is_of_order_two() -> Residual:
             errors.append(gap(z, wanted))
         away.append(abs(math.log2(errors[0] / errors[1]) - 2))
     return Residual(most(away), 0.2)
+
+
+MEAN, SCALE = 0.7, 0.5
+"""Of the data that flows lead to."""
+
+
+def matched(x: Tensor, t: Tensor, context: Tensor | None = None) -> Tensor:
+    """The velocity of flow matching from N(MEAN, SCALE^2) to N(0, 1) with independent pairs."""
+    late = t.reshape(-1, 1)
+    variance = ((1 - late) * SCALE).square() + late.square()
+    slope = (late - (1 - late) * SCALE**2) / variance
+    return slope * (x - (1 - late) * MEAN) - MEAN
+
+
+def straight(x: Tensor, t: Tensor, context: Tensor | None = None) -> Tensor:
+    """The velocity of its reflow."""
+    late = t.reshape(-1, 1)
+    z = (x - (1 - late) * MEAN) / ((1 - late) * SCALE + late)
+    return z - (MEAN + SCALE * z)
+
+
+def reflowed() -> CNF:
+    """The reflow of a flow with the exact velocity, itself with the exact one."""
+    space, net = Space(kind="real", shape=(2,)), MLP.Config(width=1, depth=1)
+    start = CNF.Config(net=net).build(space).double().requires_grad_(False)
+    start.flow.velocity.forward = matched
+    config = CNF.Config(net=net, coupling="reflow", start=RunRef("exact"))
+    model: CNF = config.build(space, {"start": start}).double()
+    model.flow.velocity.forward = straight
+    return model
+
+
+def x127_a_straight_flow_needs_one_step() -> Residual:
+    """One step of Euler's method solves a straight flow.
+
+    Examines: models.flow._continuous.ContinuousBijection.path, solve.ode.
+
+    Source: Liu, Gong & Liu 2023, Flow Straight and Fast, sec. 2.1."""
+    model, z = reflowed(), normal(8, 2)
+    *_, found = model.flow.path(z, None, (1.0, 0.0), Solver("euler", steps=1))
+    return Residual(gap(found, MEAN + SCALE * z), 1e-12)
+
+
+def x127_the_loss_of_reflow_is_zero_at_straight_paths() -> Residual:
+    """The loss of reflow is 0 at z - x of the pairs of the start.
+
+    Examines: models.flow.cnf.CNF.reflow_pairs, models.flow.cnf.CNF.matching_loss.
+
+    Source: Liu, Gong & Liu 2023, Flow Straight and Fast, sec. 2.1."""
+    loss = reflowed().loss(Batch(normal(64, 2)))
+    return Residual(float(loss["matching"]), 1e-6)

@@ -531,6 +531,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "x126_a_step_of_the_teacher_is_of_order_two",
     ),
     Mutant(
+        "reflow of other pairs",
+        "Reflow pairs each sample with the noise of another.",
+        "models.flow.cnf:CNF.reflow_pairs",
+        "z[again]",
+        "z[again.flip(0)]",
+        "x127_the_loss_of_reflow_is_zero_at_straight_paths",
+    ),
+    Mutant(
         "conditions never dropped",
         "No condition is dropped in training.",
         "models.diffusion._base:Diffusion.drop_conditions",

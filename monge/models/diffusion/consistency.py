@@ -232,8 +232,7 @@ def check_diffusion(model: nn.Module) -> Diffusion:
 
 def check_teacher(model: nn.Module, space: Space) -> Diffusion:
     teacher = check_diffusion(model)
-    same = ("kind", "shape", "size", "mean", "scale", "columns", "given")
-    if any(getattr(teacher.space, name) != getattr(space, name) for name in same):
+    if teacher.space != space:
         raise UsageError(
             f"expected a teacher of {space}, found one of {teacher.space} or of other rows; "
             "fit one to these data, with the same conditions"
