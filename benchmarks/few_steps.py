@@ -4,9 +4,9 @@
     python -m benchmarks.few_steps digits --budget 5m --images grids --runs few
 
 Of each dataset ddpm is fitted, diffusion.consistency alone and by distillation of that ddpm; cnf,
-and its reflow. A teacher is sampled with 1, 2, 4 and 25 steps (dpm; euler for cnf, and the adaptive
-dopri5), a student with 1, 2 and 4. energy: the energy distance of samples and test rows in
-standardised features, times 1000, with its standard error; it is unbiased, so that it may be below
+and its reflow. A teacher is sampled with 1, 2, 4 and 25 steps (dpm; euler for cnf, and the
+adaptive dopri5), a student with 1, 2 and 4. energy: the energy distance of samples and test rows
+in standardised features, times 1000, with its standard error; it is unbiased, so it may be below
 0. c2st: how often a classifier tells samples from test rows, 0.5 if it cannot. With --runs fits
 are kept in a folder and those that are there are not repeated.
 """

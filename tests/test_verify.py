@@ -131,6 +131,7 @@ ALONE = {
     "neural_map",
     "sinkhorn_generator",
     "latent_diffusion",
+    "distilled",
     "direct_forecast",
     "recursive_forecast",
 }

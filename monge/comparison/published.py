@@ -290,7 +290,7 @@ LIKELIHOODS = {
 """Models that have likelihoods of digits, by family."""
 SAMPLERS = {
     "adversarial": ("dcgan", "gan", "wgan"),
-    "diffusion": ("consistency",),
+    "diffusion": ("consistency", "distilled"),
     "transport": ("sinkhorn_generator",),
 }
 """Those that only sample them."""

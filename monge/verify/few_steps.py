@@ -1,5 +1,5 @@
 r"""Identities of samplers of few steps: a consistency function is where the probability flow ends,
-and a flow along straight lines needs one step.
+a flow along straight lines needs one step, and a distilled step is two of its teacher.
 
 For normal data $N(m, s^2 I)$ the flow keeps the place of z within its distribution,
 $\frac{z_t - \alpha_t m}{\sqrt{\alpha_t^2 s^2 + \sigma_t^2}}$, so that the function is known:
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -23,14 +24,16 @@ from ..core.batch import Batch
 from ..core.config import RunRef
 from ..core.space import Space
 from ..models.diffusion._ode_samplers import ODE
+from ..models.diffusion._samplers import ddim
 from ..models.diffusion.consistency import Consistency, flow_step
+from ..models.diffusion.distilled import two_step_target
 from ..models.flow.cnf import CNF
 from ..nn.mlp import MLP
-from ..prob.noise_schedule import NoiseProcess, NoiseSchedule
+from ..prob.noise_schedule import Family, NoiseProcess, NoiseSchedule
 from ..solve.ode import Solver
 from ._helpers import gap, most, normal
-from ._noisy_mixtures import NoisyGaussianMixture
-from .diffusion_sampling import FAMILIES
+from ._noisy_mixtures import NoisyGaussianMixture, plane
+from .diffusion_sampling import noisings
 from .framework import Residual
 
 TIMES = (0.2, 0.5, 0.8, 1.0)
@@ -72,8 +75,8 @@ def x126_the_flow_ends_at_f() -> Residual:
 
     Source: Song et al. 2023, Consistency Models, def. 1."""
     missed, sampler = [], ODE.Config(tolerance=1e-9).build()
-    for family in FAMILIES:
-        noising = NoiseSchedule.Config(family=family).build()  # type: ignore[arg-type]
+    for family in get_args(Family):
+        noising = NoiseSchedule.Config(family=family).build()
         predict = normal_data().denoiser(noising)
         for start in TIMES:
             t = torch.tensor(start).double()
@@ -91,8 +94,8 @@ def x126_a_step_of_the_teacher_is_of_order_two() -> Residual:
     Source: Song et al. 2023, Consistency Models, sec. 4; Karras et al. 2022, Elucidating the
     Design Space of Diffusion-Based Generative Models, sec. 3."""
     away = []
-    for family in FAMILIES:
-        noising = NoiseSchedule.Config(family=family, high=4.0, low=-4.0).build()  # type: ignore[arg-type]
+    for family in get_args(Family):
+        noising = NoiseSchedule.Config(family=family, high=4.0, low=-4.0).build()
         first = noising.spread(torch.ones(()).double()) * normal(8, 2)
         wanted, errors = exact(noising, first, torch.ones(()).double()), []
         predict = normal_data().denoiser(noising)
@@ -103,6 +106,26 @@ def x126_a_step_of_the_teacher_is_of_order_two() -> Residual:
             errors.append(gap(z, wanted))
         away.append(abs(math.log2(errors[0] / errors[1]) - 2))
     return Residual(most(away), 0.2)
+
+
+def x128_a_distilled_step_is_two_of_the_teacher() -> Residual:
+    """A step of DDIM with the target of a student is two of its teacher.
+
+    Examines: models.diffusion.distilled.two_step_target, models.diffusion._samplers.ddim.
+
+    Source: Salimans & Ho 2022, Progressive Distillation for Fast Sampling of Diffusion Models,
+    app. G."""
+    missed = []
+    for noising in noisings():
+        predict, z = plane().denoiser(noising), normal(20, 2)
+        s, middle, t = torch.rand(3, 20, 1, dtype=torch.float64).sort(0).values
+        z = noising.spread(t) * z
+        half = ddim(predict(z, t[:, 0]), noising, middle, t, 0, None)
+        end = ddim(predict(half, middle[:, 0]), noising, s, middle, 0, None)
+        target = two_step_target(predict, noising, z, s, middle, t)
+        found = ddim(predict(z, t[:, 0]).map_x0(lambda _, x=target: x), noising, s, t, 0, None)
+        missed.append(gap(found, end) / float(end.abs().amax()))
+    return Residual(most(missed), 1e-10)
 
 
 MEAN, SCALE = 0.7, 0.5

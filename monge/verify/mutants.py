@@ -539,6 +539,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "x127_the_loss_of_reflow_is_zero_at_straight_paths",
     ),
     Mutant(
+        "distilled from one step",
+        "The target of a student is where the first of both steps ends.",
+        "models.diffusion.distilled:two_step_target",
+        "(end - kept * z)",
+        "(half - kept * z)",
+        "x128_a_distilled_step_is_two_of_the_teacher",
+    ),
+    Mutant(
         "conditions never dropped",
         "No condition is dropped in training.",
         "models.diffusion._base:Diffusion.drop_conditions",

@@ -26,24 +26,28 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from ...core.abilities import CanSample, CanStream, Given
 from ...core.batch import Batch
-from ...core.config import MAX_STEPS, Range, RunRef, find
+from ...core.config import MAX_STEPS, Range, RunRef
 from ...core.config import Config as BaseConfig
-from ...core.errors import UsageError
 from ...core.model import Defaults, Losses, Model
 from ...core.space import Space
 from ...prob.noise_schedule import NoiseProcess
-from ._base import Diffusion
 from ._conditioning import Conditioning
 from ._guidance import unguided
 from ._ode_samplers import level
 from ._samplers import Predict, ddim, noise_like, spaced_times
+from ._students import (
+    build_student,
+    check_teacher,
+    data_from,
+    diffusion_defaults,
+    names_teacher,
+    smallest_diffusion,
+)
 
-DIFFUSION = "model/diffusion.ddpm"
-"""The noise process and the network, unless others are chosen or those of a teacher."""
 LEVEL_MEAN, LEVEL_DEVIATION = -0.4, 2.0
 """Mean and standard deviation of the log of v in training: those of Song & Dhariwal for data of
 standard deviation 1."""
@@ -72,9 +76,8 @@ class Consistency(Model, CanSample, CanStream):
         """Error per entry, in standard deviations, below which the loss is quadratic (c)."""
 
     class SamplingConfig(BaseConfig):
-        steps: Annotated[int, Range(1, MAX_STEPS)] = 2
-        """Evaluations of the network: 1 is the map from noise to data; more are better, until
-        their errors add up."""
+        steps: Annotated[int, Range(1, MAX_STEPS)] = 4
+        """Evaluations of the network: 1 is the map from noise to data, and more correct it."""
 
     config: Config
 
@@ -82,16 +85,8 @@ class Consistency(Model, CanSample, CanStream):
         self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
     ) -> None:
         super().__init__(config, space, parts)
-        if "teacher" in self.parts:
-            teacher = check_teacher(self.parts["teacher"], space)
-            self.diffusion = check_diffusion(teacher.config.build(space))
-            self.diffusion.load_state_dict(teacher.state_dict())
-        else:
-            chosen = config.diffusion or find(DIFFUSION).owner.defaults(space).config
-            self.diffusion = check_diffusion(chosen.build(space))
+        self.diffusion = build_student(config.diffusion, space, self.parts)
         self.schedule, self.units = self.diffusion.schedule, self.diffusion.units
-        if isinstance(self.schedule, nn.Module):
-            self.schedule.requires_grad_(False)
 
     def initialise_from_data(self, batch: Batch) -> None:
         if "teacher" not in self.parts:
@@ -131,7 +126,7 @@ class Consistency(Model, CanSample, CanStream):
         """z_0 = f(z_1, 1); then for each time between, z_t ~ q(z_t | z_0) and z_0 = f(z_t, t)."""
         for z_0 in self.path(n, given, options, generator):
             z = z_0
-        return self.sample_data(z, generator)
+        return data_from(self.diffusion, z, generator)
 
     @torch.no_grad()
     def stream(
@@ -145,7 +140,7 @@ class Consistency(Model, CanSample, CanStream):
         for z_0 in self.path(n, given, options, generator):
             z = z_0
             yield self.units.to_data(z / self.schedule.alpha(z.new_zeros(())))
-        yield self.sample_data(z, generator)
+        yield data_from(self.diffusion, z, generator)
 
     def path(
         self,
@@ -167,13 +162,6 @@ class Consistency(Model, CanSample, CanStream):
                 z = z + variance.sqrt() * noise_like(z, generator)
             z = self.consistency(z, t.expand(n), conditions)
             yield z
-
-    def sample_data(self, z: Tensor, generator: Generator | None) -> Tensor:
-        """x ~ p(x | z_0), where numbers with a density are those of z_0."""
-        start = z.new_zeros(1)
-        noise = noise_like(z, generator).masked_fill(self.units.continuous, 0.0)
-        deviation = level(self.schedule, start)[:, None].expand(len(z), 1)
-        return self.units.sample(z / self.schedule.alpha(start), deviation, noise)
 
     def noised(self, y: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         return self.schedule.alpha(t)[:, None] * y + self.schedule.sigma(t)[:, None] * noise
@@ -197,19 +185,18 @@ class Consistency(Model, CanSample, CanStream):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        proposed = find(DIFFUSION).owner.defaults(space)
+        proposed = diffusion_defaults(space)
         return Defaults(cls.Config(diffusion=proposed.config), proposed.train)
 
     @classmethod
     def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
         """With a teacher, its network and its noise."""
-        if chosen.get("teacher", "None") in ("None", "none"):
-            return cls.defaults(space)
-        return Defaults(cls.Config(), cls.defaults(space).train)
+        proposed = cls.defaults(space)
+        return Defaults(cls.Config(), proposed.train) if names_teacher(chosen) else proposed
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(diffusion=find(DIFFUSION).owner.smallest_config(space))
+        return cls.Config(diffusion=smallest_diffusion(space))
 
 
 def flow_step(predict: Predict, noising: NoiseProcess, z: Tensor, s: Tensor, t: Tensor) -> Tensor:
@@ -219,22 +206,3 @@ def flow_step(predict: Predict, noising: NoiseProcess, z: Tensor, s: Tensor, t: 
     ahead = predict(ddim(here, noising, *ends, 0, None), s)
     x0 = (here.x0 + ahead.x0) / 2
     return ddim(here.map_x0(lambda _: x0), noising, *ends, 0, None)
-
-
-def check_diffusion(model: nn.Module) -> Diffusion:
-    if not isinstance(model, Diffusion):
-        raise UsageError(
-            f"expected a diffusion model, found {type(model).__module__.rpartition('.')[2]}; "
-            "choose ddpm, vdm or score_sde"
-        )
-    return model
-
-
-def check_teacher(model: nn.Module, space: Space) -> Diffusion:
-    teacher = check_diffusion(model)
-    if teacher.space != space:
-        raise UsageError(
-            f"expected a teacher of {space}, found one of {teacher.space} or of other rows; "
-            "fit one to these data, with the same conditions"
-        )
-    return teacher
