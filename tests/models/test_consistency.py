@@ -182,3 +182,5 @@ def test_other_teachers_are_refused():
             built(mine, teacher=DDPM.smallest_config(space).build(space))
     with pytest.raises(UsageError, match="gaussian"):
         built(diffusion=Gaussian.Config())
+    with pytest.raises(UsageError, match="ddpm"):
+        built(teacher=perturbed(), diffusion=DDPM.smallest_config(REAL))

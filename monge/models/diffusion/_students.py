@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Generator, Tensor, nn
 
 from ...core.config import Config as BaseConfig
-from ...core.config import find
+from ...core.config import find, name_of
 from ...core.errors import UsageError
 from ...core.model import Defaults, Model
 from ...core.space import Space
@@ -26,6 +26,11 @@ def build_student(
     noise schedule is not learned."""
     if "teacher" in parts:
         teacher = check_teacher(parts["teacher"], space)
+        if chosen is not None:
+            raise UsageError(
+                f"expected the network and the noise of the teacher, found "
+                f"diffusion={name_of(type(chosen))} too; give one of them"
+            )
         student = check_diffusion(teacher.config.build(space))
         student.load_state_dict(teacher.state_dict())
     else:

@@ -30,6 +30,7 @@ from ._guidance import unguided
 from ._samplers import DDIM, Path, Predict, ddim
 from ._students import (
     build_student,
+    check_diffusion,
     data_from,
     diffusion_defaults,
     names_teacher,
@@ -80,7 +81,7 @@ class Distilled(Model, CanSample, CanStream):
     ) -> None:
         super().__init__(config, space, parts)
         self.diffusion = build_student(config.diffusion, space, self.parts)
-        self.reference = build_student(self.diffusion.config, space, self.parts)
+        self.reference = check_diffusion(self.diffusion.config.build(space))
         self.reference.requires_grad_(False)
         self.schedule, self.units = self.diffusion.schedule, self.diffusion.units
         self.first = 0 if "teacher" in self.parts else config.teacher_steps
