@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -27,6 +29,7 @@ from ..models.diffusion._ode_samplers import ODE
 from ..models.diffusion._samplers import ddim
 from ..models.diffusion.consistency import Consistency, flow_step
 from ..models.diffusion.distilled import two_step_target
+from ..models.flow._velocity import Velocity
 from ..models.flow.cnf import CNF
 from ..nn.mlp import MLP
 from ..prob.noise_schedule import Family, NoiseProcess, NoiseSchedule
@@ -123,7 +126,8 @@ def x128_a_distilled_step_is_two_of_the_teacher() -> Residual:
         half = ddim(predict(z, t[:, 0]), noising, middle, t, 0, None)
         end = ddim(predict(half, middle[:, 0]), noising, s, middle, 0, None)
         target = two_step_target(predict, noising, z, s, middle, t)
-        found = ddim(predict(z, t[:, 0]).map_x0(lambda _, x=target: x), noising, s, t, 0, None)
+        distilled = replace(predict(z, t[:, 0]), of="x0", value=target)
+        found = ddim(distilled, noising, s, t, 0, None)
         missed.append(gap(found, end) / float(end.abs().amax()))
     return Residual(most(missed), 1e-10)
 
@@ -132,30 +136,41 @@ MEAN, SCALE = 0.7, 0.5
 """Of the data that flows lead to."""
 
 
-def matched(x: Tensor, t: Tensor, context: Tensor | None = None) -> Tensor:
+NET = MLP.Config(width=1, depth=1)
+
+
+def matched(x: Tensor, t: Tensor) -> Tensor:
     """The velocity of flow matching from N(MEAN, SCALE^2) to N(0, 1) with independent pairs."""
-    late = t.reshape(-1, 1)
-    variance = ((1 - late) * SCALE).square() + late.square()
-    slope = (late - (1 - late) * SCALE**2) / variance
-    return slope * (x - (1 - late) * MEAN) - MEAN
+    variance = ((1 - t) * SCALE).square() + t.square()
+    slope = (t - (1 - t) * SCALE**2) / variance
+    return slope * (x - (1 - t) * MEAN) - MEAN
 
 
-def straight(x: Tensor, t: Tensor, context: Tensor | None = None) -> Tensor:
+def straight(x: Tensor, t: Tensor) -> Tensor:
     """The velocity of its reflow."""
-    late = t.reshape(-1, 1)
-    z = (x - (1 - late) * MEAN) / ((1 - late) * SCALE + late)
+    z = (x - (1 - t) * MEAN) / ((1 - t) * SCALE + t)
     return z - (MEAN + SCALE * z)
+
+
+class KnownVelocity(Velocity):
+    """A velocity that is a known function of x (B, 2) and t (B, 1)."""
+
+    def __init__(self, known: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(NET, (2,), 0)
+        self.known = known
+
+    def forward(self, x: Tensor, t: Tensor, context: Tensor | None) -> Tensor:
+        return self.known(x, t.reshape(-1, 1))
 
 
 def reflowed() -> CNF:
     """The reflow of a flow with the exact velocity, itself with the exact one."""
-    space, net = Space(kind="real", shape=(2,)), MLP.Config(width=1, depth=1)
-    start = CNF.Config(net=net).build(space).double().requires_grad_(False)
-    start.flow.velocity.forward = matched
-    config = CNF.Config(net=net, coupling="reflow", start=RunRef("exact"))
-    model: CNF = config.build(space, {"start": start}).double()
-    model.flow.velocity.forward = straight
-    return model
+    space = Space(kind="real", shape=(2,))
+    start: CNF = CNF.Config(net=NET).build(space)
+    config = CNF.Config(net=NET, coupling="reflow", start=RunRef("exact"))
+    model: CNF = config.build(space, {"start": start})
+    start.flow.velocity, model.flow.velocity = KnownVelocity(matched), KnownVelocity(straight)
+    return model.double()
 
 
 def x127_a_straight_flow_needs_one_step() -> Residual:

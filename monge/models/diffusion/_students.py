@@ -11,6 +11,7 @@ from ...core.config import find, name_of
 from ...core.errors import UsageError
 from ...core.model import Defaults, Model
 from ...core.space import Space
+from ...core.train_config import TrainConfig
 from ._base import Diffusion
 from ._ode_samplers import level
 from ._samplers import noise_like
@@ -19,9 +20,7 @@ DIFFUSION = "model/diffusion.ddpm"
 """The noise process and the network, unless others are chosen or those of a teacher."""
 
 
-def build_student(
-    chosen: BaseConfig | None, space: Space, parts: Mapping[str, nn.Module]
-) -> Diffusion:
+def build_student(chosen: BaseConfig | None, space: Space, parts: nn.ModuleDict) -> Diffusion:
     """The diffusion model that learns: a copy of the teacher, or a new one, by default ddpm; its
     noise schedule is not learned."""
     if "teacher" in parts:
@@ -34,15 +33,17 @@ def build_student(
         student = check_diffusion(teacher.config.build(space))
         student.load_state_dict(teacher.state_dict())
     else:
-        student = check_diffusion((chosen or diffusion_defaults(space).config).build(space))
+        student = check_diffusion((chosen or default_diffusion(space)[0]).build(space))
     if isinstance(student.schedule, nn.Module):
         student.schedule.requires_grad_(False)
     return student
 
 
-def diffusion_defaults(space: Space) -> Defaults:
+def default_diffusion(space: Space) -> tuple[Model.Config, TrainConfig]:
+    """The diffusion model for these data and its training config."""
     found: Defaults = find(DIFFUSION).owner.defaults(space)
-    return found
+    assert isinstance(found.config, Model.Config), "a model has the configuration of a model"
+    return found.config, found.train
 
 
 def smallest_diffusion(space: Space) -> Model.Config:

@@ -43,7 +43,7 @@ from ._students import (
     build_student,
     check_teacher,
     data_from,
-    diffusion_defaults,
+    default_diffusion,
     names_teacher,
     smallest_diffusion,
 )
@@ -66,7 +66,7 @@ class Consistency(Model, CanSample, CanStream):
         diffusion: Model.Config | None = None
         """Noise process and network: those of ddpm, vdm or score_sde; none: those of the teacher,
         or of ddpm with the settings that it has by default."""
-        levels: Annotated[int, Range(1, MAX_STEPS)] = 10
+        levels: Annotated[int, Range(1, MAX_STEPS)] = 40
         """Steps between noise and data at the start of training."""
         max_levels: Annotated[int, Range(1, MAX_STEPS)] = 1280
         """Steps between noise and data at most."""
@@ -185,8 +185,8 @@ class Consistency(Model, CanSample, CanStream):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        proposed = diffusion_defaults(space)
-        return Defaults(cls.Config(diffusion=proposed.config), proposed.train)
+        diffusion, train_config = default_diffusion(space)
+        return Defaults(cls.Config(diffusion=diffusion), train_config)
 
     @classmethod
     def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:

@@ -32,7 +32,7 @@ from ._students import (
     build_student,
     check_diffusion,
     data_from,
-    diffusion_defaults,
+    default_diffusion,
     names_teacher,
     smallest_diffusion,
 )
@@ -167,8 +167,8 @@ class Distilled(Model, CanSample, CanStream):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        proposed = diffusion_defaults(space)
-        return Defaults(cls.Config(diffusion=proposed.config), proposed.train)
+        diffusion, train_config = default_diffusion(space)
+        return Defaults(cls.Config(diffusion=diffusion), train_config)
 
     @classmethod
     def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
