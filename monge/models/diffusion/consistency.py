@@ -68,9 +68,9 @@ class Consistency(Model, CanSample, CanStream):
         or of ddpm with the settings that it has by default."""
         levels: Annotated[int, Range(1, MAX_STEPS)] = 40
         """Steps between noise and data at the start of training."""
-        max_levels: Annotated[int, Range(1, MAX_STEPS)] = 1280
+        max_levels: Annotated[int, Range(1, MAX_STEPS)] = 160
         """Steps between noise and data at most."""
-        double_every: Annotated[int, Range(1)] = 1000
+        double_every: Annotated[int, Range(1)] = 2000
         """Training steps after which the number of steps between noise and data doubles."""
         huber: Annotated[float, Range(0)] = 0.001
         """Error per entry, in standard deviations, below which the loss is quadratic (c)."""
