@@ -95,7 +95,7 @@ ADMITTED = {
     "ddpm": DIFFUSION,
     "vdm": DIFFUSION,
     "score_sde": DIFFUSION,
-    "consistency": {"X126"},
+    "consistency": {"X128"},
     "pix2pix": {"X82", "X86"},
     "seq2seq": {"X22", "X50", "X56", "X57"},
     "transformer": {"X22", "X50", "X56", "X57"},

@@ -45,7 +45,7 @@ COARSE = 64
 """Steps along the flow whose error is compared with that of twice as many."""
 
 
-def x126_f_at_the_data_is_the_identity(model: Consistency, batch: Batch) -> Residual:
+def x128_f_at_the_data_is_the_identity(model: Consistency, batch: Batch) -> Residual:
     """f(z, 0) = z whatever the network is.
 
     Source: Song et al. 2023, Consistency Models, sec. 3."""
@@ -71,7 +71,7 @@ def exact(noising: NoiseProcess, z: Tensor, t: Tensor) -> Tensor:
     return alpha[0] * mean + spread[0] / spread[1] * (z - alpha[1] * mean)
 
 
-def x126_the_flow_ends_at_f() -> Residual:
+def x128_the_flow_ends_at_f() -> Residual:
     """The flow through z_t ends at f(z_t, t), the same from every z_s on it.
 
     Examines: models.diffusion._ode_samplers.ODE.
@@ -89,7 +89,7 @@ def x126_the_flow_ends_at_f() -> Residual:
     return Residual(most(missed), 1e-6)
 
 
-def x126_a_step_of_the_teacher_is_of_order_two() -> Residual:
+def x128_a_step_of_the_teacher_is_of_order_two() -> Residual:
     """Twice the steps of a teacher miss f by a quarter: log2 of it, less 2.
 
     Examines: models.diffusion.consistency.flow_step.
@@ -111,7 +111,7 @@ def x126_a_step_of_the_teacher_is_of_order_two() -> Residual:
     return Residual(most(away), 0.2)
 
 
-def x128_a_distilled_step_is_two_of_the_teacher() -> Residual:
+def x130_a_distilled_step_is_two_of_the_teacher() -> Residual:
     """A step of DDIM with the target of a student is two of its teacher.
 
     Examines: models.diffusion.distilled.two_step_target, models.diffusion._samplers.ddim.
@@ -173,7 +173,7 @@ def reflowed() -> CNF:
     return model.double()
 
 
-def x127_a_straight_flow_needs_one_step() -> Residual:
+def x129_a_straight_flow_needs_one_step() -> Residual:
     """One step of Euler's method solves a straight flow.
 
     Examines: models.flow._continuous.ContinuousBijection.path, solve.ode.
@@ -184,7 +184,7 @@ def x127_a_straight_flow_needs_one_step() -> Residual:
     return Residual(gap(found, MEAN + SCALE * z), 1e-12)
 
 
-def x127_the_loss_of_reflow_is_zero_at_straight_paths() -> Residual:
+def x129_the_loss_of_reflow_is_zero_at_straight_paths() -> Residual:
     """The loss of reflow is 0 at z - x of the pairs of the start.
 
     Examines: models.flow.cnf.CNF.reflow_pairs, models.flow.cnf.CNF.matching_loss.

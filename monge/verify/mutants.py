@@ -519,7 +519,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.diffusion.consistency:Consistency.consistency",
         "self.schedule.sigma(start) * prediction.noise",
         "0 * prediction.noise",
-        "x126_f_at_the_data_is_the_identity",
+        "x128_f_at_the_data_is_the_identity",
         model="diffusion.consistency",
     ),
     Mutant(
@@ -528,7 +528,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.diffusion.consistency:flow_step",
         "(here.x0 + ahead.x0) / 2",
         "here.x0",
-        "x126_a_step_of_the_teacher_is_of_order_two",
+        "x128_a_step_of_the_teacher_is_of_order_two",
     ),
     Mutant(
         "reflow of other pairs",
@@ -536,7 +536,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.flow.cnf:CNF.reflow_pairs",
         "z[again]",
         "z[again.flip(0)]",
-        "x127_the_loss_of_reflow_is_zero_at_straight_paths",
+        "x129_the_loss_of_reflow_is_zero_at_straight_paths",
     ),
     Mutant(
         "distilled from one step",
@@ -544,7 +544,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "models.diffusion.distilled:two_step_target",
         "(end - kept * z)",
         "(half - kept * z)",
-        "x128_a_distilled_step_is_two_of_the_teacher",
+        "x130_a_distilled_step_is_two_of_the_teacher",
     ),
     Mutant(
         "conditions never dropped",
