@@ -110,6 +110,7 @@ PLANS: dict[str, Plan] = {
     "diffusion.ddpm": Plan("digits", steps=1000),
     "diffusion.vdm": Plan("digits", steps=800),
     "diffusion.score_sde": Plan("pinwheel", steps=1000),
+    "diffusion.consistency": Plan("pinwheel", steps=1000),
     "diffusion.noisy_classifier": LABELS,
     "energy.ebm": Plan("pinwheel", steps=800),
     "flow.attribute": Plan("digits", options={"given": ["label"]}, steps=300),

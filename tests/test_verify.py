@@ -97,6 +97,7 @@ ADMITTED = {
     "ddpm": DIFFUSION,
     "vdm": DIFFUSION,
     "score_sde": DIFFUSION,
+    "consistency": {"X128"},
     "pix2pix": {"X82", "X86"},
     "seq2seq": {"X22", "X50", "X56", "X57"},
     "transformer": {"X22", "X50", "X56", "X57"},
@@ -133,6 +134,7 @@ ALONE = {
     "neural_map",
     "sinkhorn_generator",
     "latent_diffusion",
+    "distilled",
     "direct_forecast",
     "recursive_forecast",
 }

@@ -29,6 +29,7 @@ from ..core.model import Model, Update
 from ..core.rng import make_generator
 from ..core.space import Space
 from ..models._generator import GeneratorModel
+from ..models.diffusion.consistency import Consistency
 from ..models.flow.cnf import CNF
 from ..models.latent.vqvae import VQVAE
 from ..models.sequence.direct_forecast import DirectForecast
@@ -56,6 +57,8 @@ def gradient_updates(model: Model) -> list[Update]:
         raise SkipIdentity("the layer of its table learns by a loss of its own")
     if isinstance(model, DirectForecast) and model.config.fit != "likelihood":
         raise SkipIdentity("its mean, margins and dependence learn by losses of their own")
+    if isinstance(model, Consistency):
+        raise SkipIdentity("its loss has no gradient through the side near the data")
     found = [update for update in model.updates() if update.params]
     if isinstance(model, VQVAE):  # others pass straight through its codes
         return [update for update in found if update.name == "prior"]

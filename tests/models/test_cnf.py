@@ -6,17 +6,25 @@ from dataclasses import replace
 import pytest
 import small_data
 import torch
+from training import advance
 
+import monge
 from monge.core.batch import Batch
+from monge.core.config import RunRef
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.core.train_config import TrainConfig
 from monge.evaluate.likelihood import HeldOutScorer
+from monge.models.baseline.gaussian import Gaussian
 from monge.models.flow._continuous import PAIRINGS
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.nn.unet import UNet
+from monge.solve.ode import Solver
+from monge.train.trainer import Trainer
 
+TRAIN = TrainConfig(batch_size=128, lr=5e-3)
 NET = MLP.Config(width=32, depth=2)
 PLANE = Space(kind="real", shape=(2,), mean=(1.0, -2.0), scale=(2.0, 0.5), rows=1000)
 IMAGE = Space(kind="levels", shape=(1, 4, 4), size=8, mean=(3.5,), scale=(2.0,), rows=1000)
@@ -266,3 +274,93 @@ def test_an_expensive_likelihood_is_evaluated_on_fewer_rows():
     evaluated = sum(map(len, HeldOutScorer(built(large, shake=0.0), Split()).batches))
     assert evaluated == 2**22 // (784 * 16)
     assert built(PLANE).evals_per_score == 1
+
+
+def test_a_start_gives_its_weights_and_its_units():
+    start, space = built(IMAGE, margin=0.0), IMAGE
+    start.initialise_from_data(Batch(rows(space, 40)))
+    model = CNF.Config(net=NET, margin=0.0, start=RunRef("there")).build(space, {"start": start})
+    model = model.double().eval()
+    assert not model.parts
+    model.initialise_from_data(Batch(rows(space, 10)))
+    x = rows(space)
+    found, expected = (each.likelihood(x, generator=make_generator(0)) for each in (model, start))
+    torch.testing.assert_close(found.value, expected.value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["real", "columns"])
+def test_reflow_matches_samples_of_its_start_with_their_noise(kind):
+    space, batch = small_data.conditioned(*small_data.make(kind), "label")
+    config = replace(CNF.smallest_config(space), solver="rk4", steps=8)
+    start = config.build(space).double().requires_grad_(False)
+    torch.manual_seed(0)
+    for parameter in start.parameters():
+        parameter.add_(0.2 * torch.randn_like(parameter))
+    config = replace(config, coupling="reflow", start=RunRef("there"))
+    model = config.build(space, {"start": start}).double()
+    given = batch[:20].double().given
+    x, z, context = model.reflow_pairs(model.context(given, 20), 20)
+    torch.testing.assert_close(x, start.transport(z, context, (1.0, 0.0)))
+    assert len(z.unique(dim=0)) == 3  # 20 rows at 8 times each
+    moved = {id(p) for update in model.updates() for p in update.params}
+    assert moved == {id(p) for p in model.flow.parameters()}
+    loss = model.loss(batch[:20].double())
+    assert set(loss) == {"matching"}
+    assert loss["matching"].isfinite()
+
+
+def test_reflow_straightens_paths():
+    """After a reflow, one step of Euler's method ends nearer to where the flow of the start
+    does."""
+    torch.manual_seed(0)
+    space = Space(kind="real", shape=(2,), rows=1000)
+    start = CNF.Config(net=NET, solver="rk4", steps=8).build(space)
+    centres = torch.tensor([[-1.0, -0.5], [1.0, 0.8]])
+    data = centres[torch.randint(2, (512,))] + 0.1 * torch.randn(512, 2)
+    advance(Trainer(start, small_data.Rows(Batch(data)), TRAIN), 100)
+    config = CNF.Config(net=NET, coupling="reflow", start=RunRef("there"))
+    model = config.build(space, {"start": start.requires_grad_(False)})
+    advance(Trainer(model, small_data.Rows(Batch(data)), TRAIN), 100)
+    z, away = torch.randn(200, 2), []
+    wanted = start.transport(z, None, (1.0, 0.0))
+    for each in (start, model):
+        *_, found = each.flow.path(z, None, (1.0, 0.0), Solver("euler", steps=1))
+        away.append((found - wanted).detach().square().mean())
+    assert away[1] < 0.5 * away[0]
+
+
+def test_starts_that_do_not_fit_are_refused():
+    other = Space(kind="real", shape=(3,), rows=10)
+    reflow = CNF.Config(net=NET, coupling="reflow")
+    with pytest.raises(UsageError, match="start"):
+        reflow.build(PLANE)
+    refused = [
+        (Gaussian.Config().build(PLANE), "gaussian"),
+        (CNF.Config(net=NET).build(other), "3"),
+        (CNF.Config(net=replace(NET, width=8)).build(PLANE), "networks"),
+    ]
+    for start, word in refused:
+        with pytest.raises(UsageError, match=word):
+            replace(reflow, start=RunRef("there")).build(PLANE, {"start": start})
+
+
+def test_a_run_is_reflowed_with_its_own_settings(tmp_path):
+    data = torch.randn(60, 2).numpy()
+    first = monge.fit(
+        "cnf", data, "net.width=8", "net.depth=1", budget="2steps", out=tmp_path / "a"
+    )
+    run = monge.fit(
+        "cnf",
+        data,
+        f"start={first.folder}",
+        "coupling=reflow",
+        budget="2steps",
+        out=tmp_path / "b",
+    )
+    assert run.model.config.net.width == 8
+    again = monge.fit("cnf", data, f"start={run.folder}", budget="2steps", out=tmp_path / "c")
+    assert again.model.config.coupling == "reflow"
+    one = ("solver=euler", "steps=1")
+    assert torch.equal(
+        monge.load(again.folder).sample_tensor(3, {}, *one), again.sample_tensor(3, {}, *one)
+    )

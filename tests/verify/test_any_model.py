@@ -20,6 +20,7 @@ CLOSED = {
     "baseline.gaussian",
     "baseline.independent",
     "baseline.mixture",
+    "diffusion.consistency",  # a loss without the gradient of one of its sides
     "predict.perceptron",
     "sequence.linear_ar",
     "transport.entropic_map",

@@ -8,26 +8,29 @@ $\log p(x) = \log N(x(1); 0, I) + \int_0^1 \mathrm{tr}\, \partial v / \partial x
 The likelihood can be maximised through the solver. Flow matching (Lipman et al. 2023) needs none:
 with $x_t = (1 - t) x + t z$ for pairs (x, z), the minimum of $E |v(x_t, t) - (z - x)|^2$ moves
 the distribution of x to that of z. Pairs are independent, or those of an optimal-transport plan
-within the batch, whose lines cross less (Tong et al. 2024; Pooladian et al. 2023).
+within the batch, whose lines cross less (Tong et al. 2024; Pooladian et al. 2023). Or they are
+those of a fitted flow, z ~ N(0, I) and the x to which it moves z: each step of this *reflow* keeps
+the distribution and straightens the paths, so that few steps of a solver suffice (Liu, Gong & Liu
+2023).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanStream, Given, Likelihood
 from ...core.batch import Batch, as_batch
-from ...core.config import MAX_STEPS, Range
+from ...core.config import MAX_STEPS, Range, RunRef
 from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
-from ...core.model import Defaults, Losses
+from ...core.model import Defaults, Losses, Model
 from ...core.rng import derive_seed, keyed_uniform, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
@@ -44,6 +47,8 @@ from ._completion import CompletableFlow, repaint
 from ._continuous import PAIRINGS, ContinuousBijection, SolverOptions, even_times
 from ._tables import SMALLEST_TABLE_NET, TableConfig, TableUnits, default_table_net
 
+REFLOW_SOLVER, REFLOW_TIMES = Solver("rk4", steps=8), 8
+"""How the pairs of a reflow are computed, and at how many times each is matched."""
 MIN_SOLVER_EVALS = 16
 """Network evaluations that an adaptive solver needs at least for events of many entries."""
 
@@ -70,8 +75,11 @@ class CNF(CompletableFlow, CanStream):
         """The U-Net of image_net=unet."""
         objective: Literal["matching", "likelihood"] = "matching"
         """Training objective: flow matching, or the likelihood."""
-        coupling: Literal["independent", "optimal", "entropic"] = "independent"
-        """Matching: pairs of rows and noise: independent, or of an optimal-transport plan."""
+        coupling: Literal["independent", "optimal", "entropic", "reflow"] = "independent"
+        """Matching: pairs of rows and noise: independent, of an optimal-transport plan, or samples
+        of the run `start` with the noise that it moved there, which straightens its paths."""
+        start: RunRef | None = None
+        """Run of a cnf on the same data whose weights are the initial ones."""
         gradient: Literal["steps", "adjoint"] = "steps"
         """Likelihood: backpropagate through the steps, or solve the adjoint, which stores none."""
         solver: Method = "dopri5"
@@ -95,9 +103,19 @@ class CNF(CompletableFlow, CanStream):
 
     config: Config
 
-    def __init__(self, config: Config, space: Space) -> None:
+    def __init__(
+        self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
+    ) -> None:
         super().__init__(config, space)
-        if config.coupling != "independent" and space.given:
+        self.has_start = bool(parts)
+        if parts:
+            self.start_from(check_start(parts["start"], space))
+        elif config.coupling == "reflow":
+            raise UsageError(
+                "coupling=reflow expects a run whose paths it straightens, found none; "
+                "add start=RUN"
+            )
+        if config.coupling in PAIRINGS and space.given:
             raise UsageError(
                 f"expected independent noise with conditions, found coupling={config.coupling}, "
                 "which depends on them; use coupling=independent"
@@ -107,6 +125,26 @@ class CNF(CompletableFlow, CanStream):
                 "noise=learned expects objective=likelihood, found objective=matching; "
                 "add objective=likelihood, or use noise=uniform"
             )
+
+    def start_from(self, other: CNF) -> None:
+        """Take the weights of another flow, and keep it if its pairs are matched, which are in
+        its coordinates."""
+        own, found = self.state_dict(), other.state_dict()
+        if {name: value.shape for name, value in found.items() if name in own} != {
+            name: value.shape for name, value in own.items()
+        }:
+            raise UsageError(
+                "expected a start with the networks of this cnf, found others; leave the settings "
+                "of networks out, which are those of the start"
+            )
+        self.load_state_dict({name: found[name] for name in own})
+        if self.config.coupling == "reflow":
+            self.parts["start"] = other
+            self.outer.requires_grad_(False)
+
+    def initialise_from_data(self, batch: Batch) -> None:
+        if not self.has_start:
+            super().initialise_from_data(batch)
 
     def build_inner(self, context: int) -> Bijection:
         return self.build_layers(context)  # the velocity itself reads the conditions
@@ -148,6 +186,9 @@ class CNF(CompletableFlow, CanStream):
 
     def loss(self, batch: Batch) -> Losses:
         """Flow matching: |v(x_t, t) - (z - x)|^2; or the negative log-likelihood by the solver."""
+        if "start" in self.parts:
+            x, z, context = self.reflow_pairs(self.context(batch.given, len(batch)), len(batch))
+            return {"matching": self.matching_loss(x, z, context)}
         y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         if self.config.objective == "matching":
             return self.matching_losses(y, log_q, self.context(batch.given, len(y)))
@@ -159,15 +200,33 @@ class CNF(CompletableFlow, CanStream):
     def matching_losses(self, y: Tensor, log_q: Tensor | float, context: Tensor | None) -> Losses:
         """Flow matching; the layer of a table learns by its likelihood under N(0, I)."""
         if not self.table:
-            return {"matching": self.matching_loss(self.outer.inverse_only(y), context)}
+            x = self.outer.inverse_only(y)
+            return {"matching": self.matching_loss(x, self.paired_noise(x), context)}
         x, log_det = self.table.inverse(y, context)
         nll = log_q - (normal_log_prob_rows(x) + log_det)
-        return {"matching": self.matching_loss(x.detach(), context), "nll": nll}
+        x = x.detach()
+        return {"matching": self.matching_loss(x, self.paired_noise(x), context), "nll": nll}
 
-    def matching_loss(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """The mean squared error of the velocity against z - x, at times spread evenly."""
+    def paired_noise(self, x: Tensor) -> Tensor:
+        """z ~ N(0, I) for each row of x (B, D), by the coupling."""
         z = torch.randn_like(x)
-        z = z if self.config.coupling == "independent" else z[PAIRINGS[self.config.coupling](x, z)]
+        return (
+            z if self.config.coupling == "independent" else z[PAIRINGS[self.config.coupling](x, z)]
+        )
+
+    @torch.no_grad()
+    def reflow_pairs(self, context: Tensor | None, n: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x and z (n, D) of the flow at the start, and their conditions: each pair as often as it
+        is matched, at rows far apart, whose times are far apart."""
+        flow, count = check_start(self.parts["start"], self.space).flow, -(-n // REFLOW_TIMES)
+        z = torch.randn(count, *self.latent.shape, dtype=self.low.dtype, device=self.low.device)
+        shared = None if context is None else context[:count]
+        *_, x = flow.path(z, shared, (1.0, 0.0), REFLOW_SOLVER)
+        again = torch.arange(n, device=z.device) % count
+        return x[again], z[again], None if shared is None else shared[again]
+
+    def matching_loss(self, x: Tensor, z: Tensor, context: Tensor | None) -> Tensor:
+        """The mean squared error of the velocity against z - x, at times spread evenly."""
         shift = torch.rand((), dtype=x.dtype, device=x.device)
         t = torch.add(even_times(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
         line = z - x
@@ -347,3 +406,17 @@ class CNF(CompletableFlow, CanStream):
             waves=2 if space.kind == "counts" else 0,
             table_net=SMALLEST_TABLE_NET,
         )
+
+
+def check_start(model: nn.Module, space: Space) -> CNF:
+    if not isinstance(model, CNF):
+        raise UsageError(
+            f"expected a cnf, found {type(model).__module__.rpartition('.')[2]}; name the run of "
+            "a cnf"
+        )
+    if model.space != space:
+        raise UsageError(
+            f"expected a start on {space}, found one on {model.space} or on other rows; fit one "
+            "to these data, with the same conditions"
+        )
+    return model
