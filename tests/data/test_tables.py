@@ -522,3 +522,11 @@ def test_blank_lines_above_the_names_are_no_rows(tmp_path, mark, before):
     source = data.open(path)
     assert list(source.fields) == ["a", "b"]
     assert len(source) == 4
+
+
+@pytest.mark.parametrize(
+    "target", [3, "abcd", np.array(3), [(None, 1), None, [], 2], [[1, 2]] * 4]
+)
+def test_a_target_that_is_no_column_is_refused(target):
+    with pytest.raises(DataError):
+        data.open((pd.DataFrame({"a": [1, 2, 3, 4], "b": list("xyxy")}), target))

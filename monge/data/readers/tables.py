@@ -9,7 +9,7 @@ repeat.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date as date_type
 from numbers import Integral
@@ -242,7 +242,8 @@ def with_target(raw: RawData, target: Any) -> RawData:
     """The table with an extra column, the default target."""
     import pandas as pd
 
-    if np.ndim(target) == 0:
+    several = isinstance(target, Iterable) and not isinstance(target, str | bytes)
+    if not several or getattr(target, "ndim", 1) == 0:
         raise DataError(
             f"expected a target for each of the {len(raw)} rows, found {shown(target)}; pass one "
             "value per row"
