@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 LARGEST = 1e-3
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=20.0, help="seconds of all its seeds")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="none is begun after")
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of names")
     parser.add_argument("--faults", action="store_true", help="also measure under the mutants")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -49,6 +51,8 @@ def main() -> None:
         if time.monotonic() - start > asked.seconds:
             break
         name, subject = identity.listing.name, None
+        if not name.startswith(tuple(asked.only)):
+            continue
         if identity.needs is not None:
             tried = ((each, examine(identity, each)) for each in able(identity.needs))
             subject = next((each for each, row in tried if row.skipped is None), None)
@@ -80,15 +84,22 @@ def main() -> None:
     judged = sum(bool(each["rounding"]) for each in found.values())
     print(f"{len(found)} examined, {seeds} times in all; the room of {judged} is judged")
     if asked.json:
-        keep(asked.json, found, faults() if asked.faults else {}, asked.seeds, asked.threads)
+        keep(
+            asked.json,
+            found,
+            faults(asked.only) if asked.faults else {},
+            asked.seeds,
+            asked.threads,
+        )
 
 
-def faults() -> dict[str, float]:
+def faults(only: Sequence[str]) -> dict[str, float]:
     """The smallest residual of each check under a fault that it catches."""
     from monge.verify.mutants import MUTANTS, attempt_all
 
     smallest: dict[str, float] = {}
-    for row in attempt_all(MUTANTS):
+    chosen = [mutant for mutant in MUTANTS if mutant.check.startswith(tuple(only))]
+    for row in attempt_all(chosen):
         if row.caught and row.with_fault is not None:
             smallest[row.check] = min(row.with_fault, smallest.get(row.check, math.inf))
     return smallest

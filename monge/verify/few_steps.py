@@ -74,7 +74,7 @@ def exact(noising: NoiseProcess, z: Tensor, t: Tensor) -> Tensor:
 def x128_the_flow_ends_at_f() -> Residual:
     """The flow through z_t ends at f(z_t, t), the same from every z_s on it.
 
-    Examines: models.diffusion._ode_samplers.ODE.
+    Examines: models.diffusion._ode_samplers.
 
     Source: Song et al. 2023, Consistency Models, def. 1."""
     missed, sampler = [], ODE.Config(tolerance=1e-9).build()
@@ -92,7 +92,7 @@ def x128_the_flow_ends_at_f() -> Residual:
 def x128_a_step_of_the_teacher_is_of_order_two() -> Residual:
     """Twice the steps of a teacher miss f by a quarter: log2 of it, less 2.
 
-    Examines: models.diffusion.consistency.flow_step.
+    Examines: models.diffusion.consistency.
 
     Source: Song et al. 2023, Consistency Models, sec. 4; Karras et al. 2022, Elucidating the
     Design Space of Diffusion-Based Generative Models, sec. 3."""
@@ -114,7 +114,7 @@ def x128_a_step_of_the_teacher_is_of_order_two() -> Residual:
 def x130_a_distilled_step_is_two_of_the_teacher() -> Residual:
     """A step of DDIM with the target of a student is two of its teacher.
 
-    Examines: models.diffusion.distilled.two_step_target, models.diffusion._samplers.ddim.
+    Examines: models.diffusion.distilled, models.diffusion._samplers.
 
     Source: Salimans & Ho 2022, Progressive Distillation for Fast Sampling of Diffusion Models,
     app. G."""
@@ -176,7 +176,7 @@ def reflowed() -> CNF:
 def x129_a_straight_flow_needs_one_step() -> Residual:
     """One step of Euler's method solves a straight flow.
 
-    Examines: models.flow._continuous.ContinuousBijection.path, solve.ode.
+    Examines: models.flow._continuous.
 
     Source: Liu, Gong & Liu 2023, Flow Straight and Fast, sec. 2.1."""
     model, z = reflowed(), normal(8, 2)
@@ -187,7 +187,7 @@ def x129_a_straight_flow_needs_one_step() -> Residual:
 def x129_the_loss_of_reflow_is_zero_at_straight_paths() -> Residual:
     """The loss of reflow is 0 at z - x of the pairs of the start.
 
-    Examines: models.flow.cnf.CNF.reflow_pairs, models.flow.cnf.CNF.matching_loss.
+    Examines: models.flow.cnf.
 
     Source: Liu, Gong & Liu 2023, Flow Straight and Fast, sec. 2.1."""
     loss = reflowed().loss(Batch(normal(64, 2)))
