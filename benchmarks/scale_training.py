@@ -7,7 +7,8 @@
 
 `throughput` trains a masked network of two million weights with the same global batch in one
 process of one thread and in two, alternately, and prints the ratio of wall times and of the CPU
-time that the first process needs: on a busy machine only the second is fair. `shard` trains an
+time that the first process needs: on a busy machine only the second is fair. Beside it stands the
+ratio of two such processes that each train alone: cores share memory and clock. `shard` trains an
 encoder-decoder of fifty million weights on short sentences, with and without --shard, and prints
 the most memory that a process takes beyond what it had before it built the model. `kills` starts a
 fit under torchrun with two workers, kills a worker at a random moment again and again, checks that
@@ -82,14 +83,20 @@ def throughput(rounds: int, steps: int, batch: int) -> None:
     command = [sys.executable, "-m", "benchmarks.scale_training", "steps", "--steps", str(steps)]
     command += ["--batch", str(batch)]
     times: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+    apart: list[float] = []
     for _ in range(rounds):
         for count, found in times.items():
             wall, busy = map(float, output_of(command, count).split())
             found.append((wall, busy))
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        apart += [float(job.communicate()[0].split()[0]) for job in both]
     for place, name in enumerate(("wall", "CPU of the first process")):
         one, two = (statistics.median(each[place] for each in times[count]) for count in (1, 2))
         ratio = f"one {one:.2f} s, two {two:.2f} s, ratio {one / two:.2f}"
         print(f"{steps} steps of {batch} rows, {name}: {ratio} (goal 1.60)")
+    one = statistics.median(wall for wall, _ in times[1])
+    most = 2 * one / statistics.median(apart)
+    print(f"two processes that have nothing to do with one another: {most:.2f}, the most there is")
 
 
 class SentencePairs:
