@@ -120,6 +120,7 @@ def test_the_cost_of_full_batch_updates_is_extrapolated_to_all_rows(need):
 def test_nothing_grows_faster_than_the_square_of_the_rows():
     """What chance makes steep is not believed, nor what falls as rows come in."""
     assert extrapolate(1e-6, 1.0, 10) == 100
+    assert extrapolate(0.0, 0.0, 10) == 0  # what costs nothing goes on to cost nothing
     assert extrapolate(2.0, 1.0, 10) == extrapolate(1.0, 1.0, 10) == 1.0
 
 
