@@ -303,6 +303,10 @@ class Tuning:
             running = [t for t in study.trials if t.state.name == "RUNNING"]
             ended = sum(trial.state.is_finished() for trial in study.trials)
             for place in range(count - ended):
+                begun = sum(trial.state.name != "WAITING" for trial in study.trials)
+                number = running[place].number if place < len(running) else begun
+                # A search that was killed goes on as if it was not.
+                study.sampler = make_sampler(self.plan["seed"] + number)
                 if place < len(running):
                     trial = optuna.trial.Trial(study, running[place]._trial_id)
                 else:
@@ -592,14 +596,16 @@ def closing_study(folder: Path, seed: int, parallel: bool = False) -> Iterator[A
     study = optuna.create_study(
         storage=kept, study_name="tune", direction="maximize", load_if_exists=True
     )
-    done = len(study.trials)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna says that `constant_liar` is experimental
-        study.sampler = optuna.samplers.TPESampler(
-            seed=(seed + done) % 2**32, constant_liar=parallel
-        )
+    study.sampler = make_sampler(seed + len(study.trials), parallel)
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=FIRST_WHOLE)
     yield study
+
+
+def make_sampler(seed: int, parallel: bool = False) -> Any:
+    """What proposes settings; of several trials at once each takes the others for poor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna says that `constant_liar` is experimental
+        return library().samplers.TPESampler(seed=seed % 2**32, constant_liar=parallel)
 
 
 class NoLock:

@@ -217,7 +217,8 @@ def break_comparison(folder: Path, chance: random.Random, child: bool) -> list[s
 
 def tune(folder: Path) -> int:
     session.SAVE_EVERY = 0.0
-    words = f"tune made iris width=4..8 --trials {TRIALS} --budget {STEPS}steps --threads 1"
+    words = f"tune made iris width=4..8 train.eval_every=1 --trials {TRIALS} "
+    words += f"--budget {STEPS}steps --threads 1"
     return attempt([*words.split(" "), "--out", str(folder)])
 
 

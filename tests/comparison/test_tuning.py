@@ -1,6 +1,7 @@
 """Searches over settings: what is varied, what is kept, and going on after any end."""
 
 import json
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -93,6 +94,13 @@ def test_the_best_run_is_kept_and_more_trials_continue_the_search(search, tmp_pa
         search(4, "width=4..32")
     with pytest.raises(RunError, match="search"):
         search(4, seed=1)
+
+
+def test_a_search_in_two_parts_is_the_one_that_was_not_interrupted(search, tmp_path):
+    search(1)
+    parts = search(3)
+    shutil.rmtree(tmp_path / "search")
+    assert search(3).trials == parts.trials
 
 
 def test_a_killed_search_goes_on_with_the_same_trial(search, tmp_path, monkeypatch):
