@@ -79,7 +79,7 @@ def test_the_tree_finds_the_chain():
     )
 
 
-@pytest.mark.parametrize("kind", ["counts", "levels"])
+@pytest.mark.parametrize("kind", ["counts", pytest.param("levels", marks=pytest.mark.slow)])
 def test_a_small_discrete_distribution_is_learned(kind):
     """An arbitrary distribution over 3 x 2 x 3 states: the model is near it in total variation,
     hardly farther than the frequencies of its rows (dropout, which adds bias, is off)."""
@@ -101,7 +101,13 @@ def test_a_small_discrete_distribution_is_learned(kind):
     assert 0.5 * np.abs(q - p).sum() < 0.02 + 0.5 * np.abs(empirical - p).sum()
 
 
-@pytest.mark.parametrize("name", ["eight_gaussians", "checkerboard", "rings"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eight_gaussians",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("checkerboard", "rings")),
+    ],
+)
 def test_no_model_beats_the_true_density(name):
     """The mean log-likelihood of a model stays below that of the density of the data."""
     dataset = data.open(name, "rows=2000")

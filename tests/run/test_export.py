@@ -59,7 +59,7 @@ def test_a_decoder_is_exported(tmp_path):
 @pytest.mark.parametrize(
     ("model", "data", "what", "options"),
     [
-        ("coupling", "moons", "decode", {"layers": 2}),
+        pytest.param("coupling", "moons", "decode", {"layers": 2}, marks=pytest.mark.slow),
         ("coupling", "moons", "score", {"layers": 2}),
         ("made", "moons", "score", {"width": 8}),
     ],
