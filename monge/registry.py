@@ -311,6 +311,8 @@ def error_in_user_file(error: BaseException) -> str | None:
     return f"{place}: {cause}; correct the model file (--debug shows the traceback)"
 
 
+MAX_SUGGESTED, FEW_SUGGESTED = 10, 5
+"""Models that a refusal names at most, and how many of more than these."""
 GENERATIVE = {"sample", "log-likelihood"}
 """A model of the event's distribution has at least one of these abilities."""
 
@@ -385,4 +387,9 @@ def suggest_models(space: Space, instead_of: type[Model]) -> str:
         and (instead_of.is_predictor or not entry.is_predictor)
         and GENERATIVE & set(entry.abilities)
     ]
-    return f"use {join_with_or(names)}" if names else "no model supports such data yet"
+    if len(names) <= MAX_SUGGESTED:
+        return f"use {join_with_or(names)}" if names else "no model supports such data yet"
+    family = instead_of.__module__.split(".")[-2:-1]
+    names.sort(key=lambda name: [name.partition(".")[0]] != family)  # its own family first
+    some = names[:FEW_SUGGESTED]
+    return f"use {join_with_or(some)}, or one of {len(names) - len(some)} others (`monge models`)"

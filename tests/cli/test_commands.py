@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pandas as pd
@@ -386,6 +387,8 @@ def test_an_internal_error_names_its_class_and_debug(monkeypatch, run_cli):
     def fail():
         raise TypeError("odd")
 
+    for name in [name for name in sys.modules if name.startswith(registry.USER_MODULE)]:
+        monkeypatch.delitem(sys.modules, name)  # of other tests: it would be named instead
     monkeypatch.setattr(registry, "entries", fail)
     code, _, err = run_cli("models")
     assert code == 1

@@ -1,6 +1,7 @@
 """A run is a folder that trains, stops, is killed, resumes and is loaded, and loses nothing."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from monge import registry
 from monge.comparison.plan import ComparisonPlan
 from monge.comparison.runner import Comparison
 from monge.core.errors import DataError, DivergenceError, RunError, UsageError
+from monge.core.space import Space
 from monge.core.train_config import TrainConfig
 from monge.data import loading
 from monge.nn.mlp import MLP
@@ -312,6 +314,14 @@ def test_a_runs_folder_that_cannot_be_written(binary, tmp_path, monkeypatch):
     monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "file" / "runs"))
     with pytest.raises(RunError, match=r"file/runs"):
         monge.fit("made", binary, budget="1steps")
+
+
+def test_a_refusal_names_few_of_many_models():
+    with pytest.raises(DataError) as refused:
+        registry.check_compatible("d3pm", registry.find("d3pm"), Space(kind="real", shape=(4,)))
+    named = re.findall(r"[a-z]+\.[a-z_]+", str(refused.value))
+    assert len(named) == registry.FEW_SUGGESTED
+    assert all(name.startswith("diffusion.") for name in named)
 
 
 def test_refusals_name_the_remedy(binary):
