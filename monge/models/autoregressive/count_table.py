@@ -52,8 +52,8 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     $P(c_i = k \mid c_{<i}, g) = (n_k + m q_k) / \sum_k (n_k + m q_k)$ with n the counts of the
     training rows with this prefix and m pseudo-rows. A prefix that is rare in training is left to
     $q_k$, the smoothed frequencies of the entry given one entry before it (or g): the one by which
-    training rows are predicted best, each by the others. Each combination g of the given labels
-    has its own tables.
+    training rows are predicted best, each by the others; its marginal frequencies if the prefix is
+    no more than that. Each combination g of the given labels has its own tables.
     """
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -275,16 +275,18 @@ class PrefixCounts(nn.Module):
             first = self.pseudo * even.split(self.sizes)[i]
             marginal = tables[i].reshape(-1, self.sizes[i]).sum(0) + first
             prior = self.pseudo * marginal / marginal.sum()  # m q of the entry alone
+            if i + (self.groups > 1) < 2:  # the prefix is one entry, or none
+                priors[i].copy_(prior.expand_as(priors[i]))
+                continue
             size, count = self.sizes[i], self.parent_counts[i]
             pairs = [
                 (before[:, j] * size + code[:, i]).bincount(minlength=count * size)
                 for j in range(i + 1)
             ]
             counts = torch.stack(pairs).reshape(i + 1, count, size).to(prior)
-            parent = leave_one_out(counts, prior).argmax()
-            weight = counts[parent] + prior
+            self.parents[i] = leave_one_out(counts, prior).argmax()
+            weight = counts[self.parents[i]] + prior
             priors[i].copy_(self.pseudo * weight / weight.sum(1, keepdim=True))
-            self.parents[i] = parent
 
     def prior_tables(self) -> list[Tensor]:
         """m q of each entry after each code of its parent, views (parent, code)."""
