@@ -28,6 +28,18 @@ def test_a_table_is_the_frequencies_of_what_begins_so():
     assert model.log_prob(torch.ones(1, 3) * 0).exp().item() < 1e-5
 
 
+def test_a_prefix_never_seen_follows_the_entry_that_predicts_best():
+    generator = make_generator(3)
+    x = torch.randint(2, (400, 6), generator=generator).double()
+    x[:, 5] = torch.where(torch.rand(400, generator=generator) < 0.9, x[:, 1], 1 - x[:, 1])
+    x = x[~((x[:, 0] == 1) & (x[:, 2] == 1) & (x[:, 3] == 1))]  # never seen together
+    model = CountTable.Config().build(Space(kind="binary", shape=(6,), rows=len(x))).double()
+    model.count(Batch(x))
+    unseen = torch.tensor([[1.0, cause, 1, 1, 0, 1] for cause in (0, 1)]).double()
+    chance = model.conditionals(Batch(unseen))[:, 5].exp()
+    assert chance.tolist() == pytest.approx([0.1, 0.9], abs=0.05)
+
+
 def test_a_table_for_each_combination_of_labels():
     space = replace(
         BINARY,

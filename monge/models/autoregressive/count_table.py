@@ -50,8 +50,10 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     entry i: its value, or the histogram bin of a number.
 
     $P(c_i = k \mid c_{<i}, g) = (n_k + m q_k) / \sum_k (n_k + m q_k)$ with n the counts of the
-    training rows with this prefix, q the marginal frequencies of the entry and m pseudo-rows. Each
-    combination g of the given labels has its own tables.
+    training rows with this prefix and m pseudo-rows. A prefix that is rare in training is left to
+    $q_k$, the smoothed frequencies of the entry given one entry before it (or g): the one by which
+    training rows are predicted best, each by the others; its marginal frequencies if the prefix is
+    no more than that. Each combination g of the given labels has its own tables.
     """
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -60,7 +62,8 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     class Config(Model.Config):
         tag = "model/autoregressive.count_table"
         pseudo: Annotated[float, Range(0, open=True)] = 2.0
-        """Pseudo-rows added to every prefix, with the marginal frequencies of the entry."""
+        """Pseudo-rows added to every prefix, with the frequencies of the entry given one entry
+        before it."""
         bins: Annotated[int, Range(BINS.start)] = 16
         """Bins of a number's histogram; levels are grouped only if there are more."""
 
@@ -244,6 +247,7 @@ class PrefixCounts(nn.Module):
 
     counts: Tensor
     prior: Tensor
+    parents: Tensor
 
     def __init__(self, codes: EntryCodes, groups: int, pseudo: float) -> None:
         super().__init__()
@@ -252,17 +256,45 @@ class PrefixCounts(nn.Module):
         self.present = [size - n for size, n in zip(self.sizes, empty, strict=True)]
         self.cells = list(cells_of(self.sizes, groups))
         self.strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
+        before = [groups, *self.sizes[:-1]]  # possible parents of the last entry
+        self.parent_counts = [max(before[: i + 1]) for i in range(len(self.sizes))]
+        even = codes.even().to(torch.get_default_dtype()).split(self.sizes)
+        uniform = [q.repeat(n) for q, n in zip(even, self.parent_counts, strict=True)]
         self.register_buffer("counts", torch.zeros(sum(self.cells)))  # table after table
-        self.register_buffer("prior", pseudo * codes.even().to(self.counts.dtype))  # m q
+        self.register_buffer(
+            "prior", pseudo * torch.cat(uniform)
+        )  # m q, (parent, code) after another
+        self.register_buffer("parents", torch.zeros(len(self.sizes), dtype=torch.long))
 
     def fit(self, code: Tensor, group: Tensor, even: Tensor) -> None:
         """Count codes (B, D); even: uniform probabilities of the codes of each entry, (C,)."""
-        tables, priors = self.counts.split(self.cells), self.prior.split(self.sizes)
+        tables, priors = self.counts.split(self.cells), self.prior_tables()
+        before = torch.cat([group[:, None], code], 1)  # (B, 1 + D)
         for i, prefix in enumerate(self.prefixes(code, group)):
             tables[i].copy_(prefix.bincount(minlength=len(tables[i])))
             first = self.pseudo * even.split(self.sizes)[i]
-            seen = tables[i].reshape(-1, self.sizes[i]).sum(0) + first
-            priors[i].copy_(self.pseudo * seen / seen.sum())
+            marginal = tables[i].reshape(-1, self.sizes[i]).sum(0) + first
+            prior = self.pseudo * marginal / marginal.sum()  # m q of the entry alone
+            if i + (self.groups > 1) < 2:  # the prefix is one entry, or none
+                priors[i].copy_(prior.expand_as(priors[i]))
+                continue
+            size, count = self.sizes[i], self.parent_counts[i]
+            pairs = [
+                (before[:, j] * size + code[:, i]).bincount(minlength=count * size)
+                for j in range(i + 1)
+            ]
+            counts = torch.stack(pairs).reshape(i + 1, count, size).to(prior)
+            self.parents[i] = leave_one_out(counts, prior).argmax()
+            weight = counts[self.parents[i]] + prior
+            priors[i].copy_(self.pseudo * weight / weight.sum(1, keepdim=True))
+
+    def prior_tables(self) -> list[Tensor]:
+        """m q of each entry after each code of its parent, views (parent, code)."""
+        cells = [n * size for n, size in zip(self.parent_counts, self.sizes, strict=True)]
+        return [
+            table.reshape(-1, size)
+            for table, size in zip(self.prior.split(cells), self.sizes, strict=True)
+        ]
 
     def prefixes(self, code: Tensor, group: Tensor) -> Iterator[Tensor]:
         """The prefix that ends with each entry, (B,)."""
@@ -274,7 +306,10 @@ class PrefixCounts(nn.Module):
         """P of each code of entry i after a prefix of those before it, (B, s_i)."""
         start, size = sum(self.cells[:i]), self.sizes[i]
         table = self.counts[start : start + self.cells[i]].reshape(-1, size)
-        weight = table[prefix] + self.prior.split(self.sizes)[i]
+        strides = [math.prod(self.sizes[j:i]) for j in range(i + 1)]
+        stride, count = prefix.new_tensor([strides, [self.groups, *self.sizes[:i]]])
+        parent = prefix // stride[self.parents[i]] % count[self.parents[i]]
+        weight = table[prefix] + self.prior_tables()[i][parent]
         return weight / weight.sum(1, keepdim=True)
 
     def conditionals(self, code: Tensor, group: Tensor) -> list[Tensor]:
@@ -324,6 +359,14 @@ class PrefixCounts(nn.Module):
             for piece, own in zip(rows.split(size), base.split(size), strict=True):
                 states = own[:, None] + ways
                 yield piece, states, joint[states]
+
+
+def leave_one_out(counts: Tensor, prior: Tensor) -> Tensor:
+    """log-likelihood (P,) of the rows counted in tables (P, parent, code), each row predicted by
+    the others and by pseudo-rows `prior` (code)."""
+    others = counts.sum(2, keepdim=True) - 1 + prior.sum()
+    each = (counts - 1 + prior).clamp_min(torch.finfo(prior.dtype).tiny).log() - others.log()
+    return torch.where(counts > 0, counts * each, 0).sum((1, 2))
 
 
 def groups_of(space: Space) -> int:

@@ -1,15 +1,16 @@
 r"""K Gaussians of D entries fitted to weighted rows with missing entries.
 
-With o the observed entries of a row, u the missing ones, and L the Cholesky factor of the
-covariance with rows and columns in the order (o, u),
+With o the observed entries of a row, u the missing ones, P the inverse of the covariance S, d the
+row less the mean with 0 at u, and C the Cholesky factor of P_uu,
 
-    log N(x_o) = - |z|^2 / 2 - \sum_o \log L_oo - |o| \log(2 \pi) / 2,  z = L_oo^{-1} (x_o - mu_o),
-    x_u | x_o  ~ N(mu_u + L_uo z, L_uu L_uu^T),
+    log N(x_o) = - (d^T P d - |C^{-1} (P d)_u|^2 + \log|S| + \log|P_uu| + |o| \log(2 \pi)) / 2,
+    x_u | x_o  ~ N(mu_u - P_uu^{-1} (P d)_u, P_uu^{-1}),
 
-so one factor per missing pattern serves the likelihood, the E-step and sampling, all in double
-precision and in standardised units. Patterns are computed many at a time (`PatternGroup`): if
-every row has its own, one by one would be slow. The prior adds `rows` pseudo-rows of uncorrelated
-entries with variance v: a covariance is (S + rows v I) / (n + rows).
+so the likelihood and the E-step factorise one matrix of the size of the missing entries for each
+missing pattern, in double precision and in standardised units. Sampling takes the Cholesky factor
+of S with rows and columns in the order (o, u). Patterns are computed many at a time
+(`PatternGroup`): if every row has its own, one by one would be slow. The prior adds `rows`
+pseudo-rows of uncorrelated entries with variance v: a covariance is (S + rows v I) / (n + rows).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from ._categorical import CategoricalTables
 
 MAX_COVARIANCE_ELEMENTS = 2**26
 """Elements of all covariances of a model."""
-MAX_GROUP_ELEMENTS = 2**21
-"""Elements of the factors of the patterns that are computed at once."""
+MAX_GROUP_ELEMENTS = 2**18
+"""Elements of the covariances of patterns that are computed at once: 2 MB stay in the cache."""
 
 
 class GaussianSet(DistributionSet):
@@ -80,66 +81,80 @@ class FullGaussians(GaussianSet):
         super().__init__(space, count, rows, variance)
         blur = cell_widths(space) / (12 * self.scale.square())
         self.register_buffer("blur", blur, persistent=False)
+        self.is_blurred = bool((blur > 0).any())
         # Before the fit: twice the spread of the data.
         self.register_buffer("root", 2 * torch.eye(space.dims).repeat(count, 1, 1))
 
     def log_prob(self, x: Tensor, seen: Tensor, present: bool = False) -> Tensor:
-        return self.value(x, seen, torch.zeros_like(self.blur))
+        return self.value(x, seen, None)
 
     def expected(self, x: Tensor, seen: Tensor) -> Tensor:
         """The mean of `log_prob` over the cells whose middles are x, (B, K)."""
-        return self.value(x, seen, self.blur)
+        return self.value(x, seen, self.blur if self.is_blurred else None)
 
-    def value(self, x: Tensor, seen: Tensor, blur: Tensor) -> Tensor:
-        root, y, mean = self.root.double(), self.standard(x), self.mean.double()
-        value = y.new_zeros(len(y), len(root))
-        for group in pattern_groups(seen, root.numel()):
-            factor, here = group.factor(root), group.here[:, None]
-            inverse = invert(factor)  # (P, K, D, D)
-            centre = torch.where(here, group.reorder(mean), 0)  # (P, K, D)
-            z = group.observed(y)[:, None] @ inverse.mT - (inverse @ centre[..., None]).mT
-            square = torch.where(here[..., None, :], z, 0).square().sum(3)  # (P, K, n)
-            width = torch.where(group.here, blur.double()[group.order], 0)[:, None, :, None]
-            more = torch.where(here, (inverse.square() @ width)[..., 0], 0).sum(2)
-            size = torch.where(here, factor.diagonal(dim1=2, dim2=3).log(), 0).sum(2)
-            size = size + here.sum(2).double() * math.log(2 * math.pi) / 2  # (P, K)
-            found = -((square + more[..., None]) / 2 + size[..., None])
-            if is_exporting():  # one pattern, with all rows in order
-                value = found.mT[0]
-            else:
-                value[group.rows[group.used]] = found.mT[group.used]
-        return value - self.volume(seen)
+    def value(self, x: Tensor, seen: Tensor, blur: Tensor | None) -> Tensor:
+        """Mean of log N of the observed entries over cells of variance `blur`, (B, K)."""
+        apart, whiten = self.apart(self.standard(x), seen), invert(self.root.double())
+        z = apart @ whiten.mT  # (K, B, D)
+        slope, precision = z @ whiten, whiten.mT @ whiten
+        square = z.square().sum(2)  # (K, B)
+        if blur is not None:
+            each = precision.diagonal(dim1=1, dim2=2) * blur.double()
+            square = square + each @ seen.double().T
+        size = -2 * whiten.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)
+        size = size + seen.sum(1).double() * math.log(2 * math.pi)  # (K, B)
+        for group in pattern_groups(seen, self.root.numel()):
+            hidden = group.hidden()
+            if not hidden.count:
+                continue
+            inverse = invert(hidden.factor(precision))  # (K, P, U, U)
+            known = hidden.entries(slope[:, group.rows]) @ inverse.mT  # (K, P, n, U)
+            less = known.square().sum(3)
+            if blur is not None:
+                reach = inverse @ hidden.rows_of(precision)  # (K, P, U, D)
+                width = torch.where(seen[group.rows[:, 0]], blur.double(), 0)  # (P, D)
+                less = less + (reach.square().sum(2) * width).sum(2, keepdim=True)
+            more = 2 * inverse.diagonal(dim1=2, dim2=3).log().sum(2, keepdim=True)
+            square[:, group.rows[group.used]] -= (less + more)[:, group.used]
+        return -(square + size).T / 2 - self.volume(seen)
+
+    def apart(self, y: Tensor, seen: Tensor) -> Tensor:
+        """Rows less each mean, 0 at missing entries, (K, B, D)."""
+        return torch.where(seen, y - self.mean.double()[:, None], 0)
 
     def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
         y, weight = self.standard(x), weight.double()
-        count, dims = self.mean.shape
-        first, second = y.new_zeros(count, dims), y.new_zeros(count, dims, dims)
+        if bool(seen.all()):
+            return (weight.sum(0), *complete_statistics(y, weight, self.blur.double()))
+        whiten, blur = invert(self.root.double()), self.blur.double()
+        precision = whiten.mT @ whiten
+        slope = self.apart(y, seen) @ precision  # (K, B, D)
+        full = torch.where(seen, y, self.mean.double()[:, None])  # with expected entries
+        left = torch.diag_embed(blur * (weight.T @ seen.double()))  # covariances, (K, D, D)
         for group in pattern_groups(seen, self.root.numel()):
-            part = self.group_statistics(group, y, weight)
-            first, second = first + part[0], second + part[1]
-        return weight.sum(0), first, second
-
-    def group_statistics(self, group: PatternGroup, y: Tensor, weight: Tensor) -> Statistics:
-        """Expected statistics of the rows of some patterns."""
-        if bool(group.here.all()):
-            return complete_statistics(y[group.rows[0]], weight[group.rows[0]], self.blur.double())
-        factor, here = group.factor(self.root.double()), group.here[:, None, :, None]
-        mean = group.reorder(self.mean.double())[:, :, None]  # (P, K, 1, D)
-        # Each entry as a linear map of the observed ones: the identity, or the regression.
-        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-        reach = torch.where(here.mT, factor, 0) @ torch.where(here, invert(factor), 0)
-        reach = torch.where(here, eye, reach)  # (P, K, D, D)
-        apart = torch.where(here.mT, group.observed(y)[:, None] - mean, 0)  # (P, K, n, D)
-        full = mean + apart @ reach.mT
-        own = torch.where(group.used[..., None], weight[group.rows], 0).mT  # (P, K, n)
-        weighed = full * own[..., None]
-        blur = torch.where(group.here, self.blur.double()[group.order], 0)[:, None, None]
-        free = torch.where(here | here.mT, 0, factor)
-        left_out = (reach * blur) @ reach.mT + free @ free.mT
-        second = weighed.mT @ full + own.sum(2)[..., None, None] * left_out
-        place = group.order.argsort(1)[:, None]  # back to the order of the entries
-        second = second.take_along_dim(place[..., None], 2).take_along_dim(place[:, :, None], 3)
-        return weighed.sum(2).take_along_dim(place, 2).sum(0), second.sum(0)
+            hidden = group.hidden()
+            if not hidden.count:
+                continue
+            inverse = invert(hidden.factor(precision))
+            spread = torch.where(hidden.pairs, inverse.mT @ inverse, 0)  # (K, P, U, U)
+            known = hidden.entries(slope[:, group.rows]) @ spread  # (K, P, n, U)
+            chosen = group.rows[group.used]
+            index = hidden.index[:, None].expand(*group.rows.shape, -1)[group.used]
+            full[:, chosen] = full[:, chosen].scatter_add(
+                2, index.expand(len(full), -1, -1), -known[:, group.used]
+            )
+            own = torch.where(group.used, weight.T[:, group.rows], 0).sum(2)[..., None, None]
+            if self.is_blurred:  # (P_uu^-1 P_uo) blur (P_uu^-1 P_uo)^T and its other blocks
+                width = torch.where(seen[group.rows[:, 0]], blur, 0)[:, None]  # (P, 1, D)
+                reach = -spread @ hidden.rows_of(precision)  # (K, P, U, D)
+                beside = (own * reach * width).flatten(1, 2)
+                across = torch.zeros_like(left).index_add_(1, hidden.index.flatten(), beside)
+                left += across + across.mT
+                spread = spread + (reach * width) @ reach.mT
+            cells = hidden.index[..., None] * y.shape[1] + hidden.index[:, None]  # (P, U, U)
+            left.flatten(1).index_add_(1, cells.flatten(), (own * spread).flatten(1))
+        weighed = full * weight.T[..., None]
+        return weight.sum(0), weighed.sum(1), weighed.mT @ full + left
 
     def update(self, statistics: Statistics) -> None:
         n, first, second = statistics
@@ -157,7 +172,7 @@ class FullGaussians(GaussianSet):
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device).double()
         for group in pattern_groups(seen, root[0].numel(), which):
             own, here = which[group.rows[:, 0]], group.here[:, None]
-            factor = group.factor(root, own)[:, 0]  # (P, D, D)
+            factor = group.factor(root, own)  # (P, D, D)
             centre = mean[own].take_along_dim(group.order, 1)[:, None]
             z = (group.observed(y) - torch.where(here, centre, 0)) @ invert(factor).mT
             order = group.order[:, None].expand_as(z)
@@ -371,32 +386,60 @@ class PatternGroup:
     order: Tensor  # (P, D)
     here: Tensor  # (P, D): whether the entry in that place of the order is observed
 
-    def reorder(self, table: Tensor) -> Tensor:
-        """(K, D) -> (P, K, D)."""
-        return table[:, self.order].transpose(0, 1)
+    def hidden(self) -> HiddenEntries:
+        """The missing entries of each pattern."""
+        count = int((~self.here).sum(1).max())
+        first = self.here.shape[1] - count
+        return HiddenEntries(count, self.order[:, first:], ~self.here[:, first:])
 
     def observed(self, y: Tensor) -> Tensor:
         """The observed entries of the rows, 0 for others, (P, n, D)."""
         order = self.order[:, None].expand(*self.rows.shape, -1)
         return torch.where(self.here[:, None], y[self.rows].take_along_dim(order, 2), 0)
 
-    def factor(self, root: Tensor, which: Tensor | None = None) -> Tensor:
-        """The Cholesky factors of all covariances root root^T with their entries in this order,
-        (P, K, D, D), or of one for each pattern, (P, 1, D, D)."""
-        if which is not None:
-            rows = root[which].take_along_dim(self.order[..., None], 1)[:, None]
-        else:
-            rows = root[:, self.order].transpose(0, 1)
+    def factor(self, root: Tensor, which: Tensor) -> Tensor:
+        """The Cholesky factor of a covariance root root^T for each pattern with its entries in
+        this order, (P, D, D)."""
+        rows = root[which].take_along_dim(self.order[..., None], 1)
         if bool((self.order == torch.arange(root.shape[1], device=root.device)).all()):
             return rows
         return torch.linalg.cholesky(rows @ rows.mT)
+
+
+@dataclass(frozen=True)
+class HiddenEntries:
+    """The missing entries of P patterns, padded to `count` by observed ones."""
+
+    count: int
+    index: Tensor  # (P, U)
+    used: Tensor  # (P, U): false where it is padded
+
+    @property
+    def pairs(self) -> Tensor:  # (P, U, U)
+        return self.used[..., None] & self.used[:, None]
+
+    def entries(self, table: Tensor) -> Tensor:
+        """(K, P, n, D) -> (K, P, n, U), 0 where it is padded."""
+        index = self.index[:, None].expand(*table.shape[:3], -1)
+        return torch.where(self.used[:, None], table.gather(3, index), 0)
+
+    def rows_of(self, matrix: Tensor) -> Tensor:
+        """(K, D, D) -> (K, P, U, D), 0 where it is padded."""
+        return torch.where(self.used[..., None], matrix[:, self.index], 0)
+
+    def factor(self, matrix: Tensor) -> Tensor:
+        """Cholesky factors of the blocks (K, P, U, U) of matrices (K, D, D); 1 where padded."""
+        block = matrix[:, self.index[..., None], self.index[:, None]]
+        eye = torch.eye(self.count, dtype=matrix.dtype, device=matrix.device)
+        return torch.linalg.cholesky(torch.where(self.pairs, block, eye))
 
 
 def pattern_groups(
     seen: Tensor, elements: int, which: Tensor | None = None
 ) -> Iterator[PatternGroup]:
     """The rows (B, D) by the pattern of their observed entries, and by `which` (B,); as many
-    patterns at once as `elements` each allow. Patterns of about as many rows go together."""
+    patterns at once as `elements` each allow. Patterns of about as many rows go together, those
+    with the fewest observed entries first."""
     if is_exporting() and bool((seen == seen[:1]).all()):
         rows = torch.arange(len(seen), device=seen.device)[None]
         order = (~seen[:1]).long().argsort(dim=1, stable=True)
@@ -413,6 +456,7 @@ def pattern_groups(
     exponent = sizes.double().log2().ceil().long()
     for power in exponent.unique().tolist():
         mine = (exponent == power).nonzero()[:, 0]
+        mine = mine[patterns[mine].sum(1).argsort(stable=True)]
         for some in mine.split(max(MAX_GROUP_ELEMENTS // max(elements, 1), 1)):
             slots = torch.arange(int(sizes[some].max()), device=seen.device)
             used = slots < sizes[some, None]
