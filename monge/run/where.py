@@ -252,7 +252,7 @@ def sample_where(
         every = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
         every &= in_observed_range(x, view.space) if observed else True
         for condition in conditions:
-            every &= condition.holds(columns[condition.name])
+            every &= condition.holds(torch.from_numpy(columns[condition.name]))
         return every
 
     def keep(draw: Callable[[int], Tensor], most: int, method: str) -> ConditionalSamples:
@@ -406,7 +406,7 @@ def complete_given(
             good = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
             codes = view.codes(x) if known else {}
             for name, wanted in known.items():
-                good &= wanted.isnan() | (codes[name].double() == wanted)
+                good &= wanted.isnan() | (torch.from_numpy(codes[name]).double() == wanted)
             return good
 
         x, wrong = draw_obeying(lambda rows: complete(batch[rows]), len(batch), obeys)
