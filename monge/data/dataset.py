@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
@@ -20,6 +20,7 @@ from ..core.deferred import torch
 from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.space import Space
 from .codecs.array import Array
+from .codecs.base import Codec
 from .codecs.scalar import MISSING, Categorical, Offset, codes_of, listed
 from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
@@ -42,7 +43,7 @@ from .packed import (
     single_columns,
 )
 from .readers import tables
-from .schema import COLUMNS, Field, Schema, Selection, is_class, select
+from .schema import COLUMNS, Field, RowKey, Schema, Selection, is_class, select
 from .splits import balanced, labelled
 
 if TYPE_CHECKING:
@@ -648,31 +649,44 @@ class View:
     ) -> np.ndarray | pd.DataFrame:
         """Events in the form of the data: a frame for a table, otherwise an array. Rows of a table
         get new keys, or the given ones."""
+        columns = self.decoded_columns(x)
+        if columns is None:
+            return self.event.decode(x)[0]
+        frame = tables.assemble(columns)
+        for place, key, cells in self.key_columns(len(x), row_keys):
+            frame.insert(min(place, frame.shape[1]), key, cells)
+        return frame
+
+    def decoded_columns(self, x: Tensor) -> list[tuple[str | int, Codec, np.ndarray]] | None:
+        """The label, the codec and the values of each column of a table, those included that are
+        computed from rows x of the event; None if the event is an array."""
         schema = self.selection.schema
-        keys = schema.row_keys if self.selection.is_whole else ()
-        if self.restored.derived or self.restored.differences or keys:
+        if self.restored.derived or self.restored.differences or self.row_keys:
             codes = self.codes(x)
-            frame = tables.assemble(
-                [
-                    (field.key, field.codec, field.codec.decode(codes[field.name]))
-                    for field in schema.fields
-                    if field.name in codes
-                ]
-            )
-            for each in keys:
-                cells = each.fresh(len(x)) if row_keys is None else row_keys.get(each.name)
-                if cells is not None:
-                    frame.insert(min(each.place, frame.shape[1]), each.key or each.name, cells)
-            return frame
-        values = self.event.decode(x)
-        if not self.selection.schema.table and len(values) == 1:
-            return values[0]
-        return tables.assemble(
-            [
-                (field.key, field.codec, column)
-                for field, column in zip(self.event.fields, values, strict=True)
+            return [
+                (field.key, field.codec, field.codec.decode(codes[field.name]))
+                for field in schema.fields
+                if field.name in codes
             ]
-        )
+        if not schema.table and len(self.event.fields) == 1:
+            return None
+        every = zip(self.event.fields, self.event.decode(x), strict=True)
+        return [(field.key, field.codec, column) for field, column in every]
+
+    @property
+    def row_keys(self) -> tuple[RowKey, ...]:
+        """The keys that events of a whole table get."""
+        return self.selection.schema.row_keys if self.selection.is_whole else ()
+
+    def key_columns(
+        self, n: int, row_keys: Mapping[str, np.ndarray] | None = None
+    ) -> Iterator[tuple[int, str | int, np.ndarray]]:
+        """The place, the label and the cells of each column of keys of n rows: new ones, or the
+        given ones."""
+        for each in self.row_keys:
+            cells = each.fresh(n) if row_keys is None else row_keys.get(each.name)
+            if cells is not None:
+                yield each.place, each.key or each.name, cells
 
     def encode_given(self, name: str, text: str) -> Batch:
         """A condition of one row from the text that a user types."""
@@ -797,8 +811,8 @@ def is_constant(field: Field, source: Dataset) -> bool:
     space = field.space
     if space.kind == "label":
         codes = source.stored[field.name]
-        is_code = isinstance(codes, np.ndarray)
-        return is_code and len(np.unique(codes[source.rows_of("train")])) <= 1
+        assert isinstance(codes, np.ndarray), "a label is one code per row"
+        return len(np.unique(codes[source.rows_of("train")])) <= 1
     same = [
         low == high
         for part in space.columns or (space,)

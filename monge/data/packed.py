@@ -163,7 +163,9 @@ def some_rows(x: Any) -> Iterator[Any]:
     return pieces(x, size) if isinstance(x, np.ndarray) else iter(x.split(size))
 
 
-def pieces(x: np.ndarray, size: int = PIECE) -> Iterator[np.ndarray]:
+def pieces(x: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
+    """The rows of an array some at a time."""
+    size = size or PIECE
     return (x[start : start + size] for start in range(0, len(x), size))
 
 

@@ -207,8 +207,10 @@ class StoredField:
             return PictureRows(read_json(self.path), self.shape, self.side)  # type: ignore[arg-type]
         flat = np.memmap(self.path, TYPES[self.kind], "c").view(np.ndarray)
         if self.form == "steps":
-            start, length = (load_array(self.beside(part), "c") for part in STEPS)
-            return Ragged(*map(torch.from_numpy, (flat, start, length)))
+            start, length = (
+                torch.from_numpy(load_array(self.beside(part), "c")) for part in STEPS
+            )
+            return Ragged(torch.from_numpy(flat), start, length)
         return torch.from_numpy(flat).reshape(-1, *self.shape) if self.shape else flat
 
     def check(self, rows: int) -> None:
@@ -430,8 +432,8 @@ class Store:
                 for part in STEPS:
                     np.save(fresh.beside(part), load_array(field.beside(part), "r")[rows])
             else:
-                for part in pieces(rows, at_once((1, *field.shape))):
-                    append(fresh.path, np.asarray(tensors[name][part]), None)
+                for some in pieces(rows, at_once((1, *field.shape))):
+                    append(fresh.path, np.asarray(tensors[name][some]), None)
             files[name] = fresh
         return StoredTensors(files)
 

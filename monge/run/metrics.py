@@ -112,7 +112,7 @@ def labelled(run: Run, source: Dataset, split: str) -> tuple[Tensor, Tensor] | N
     if source.target not in source.fields:
         return None
     label = source.view(event=source.target)
-    rows = Split(label, label.index(split)).whole()
+    rows = Split(label, torch.from_numpy(label.index(split))).whole()
     known = rows.observed_mask.nonzero()[:, 0]
     if not len(known):
         return None

@@ -21,6 +21,7 @@ from ..core.abilities import CanComplete
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError, nearest
 from ..core.space import Space
+from ..data.batches import filling_of
 from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import MISSING, Binary, Categorical, Number, listed
@@ -275,7 +276,7 @@ def sample_where(
 
     def fill(size: int) -> Tensor:
         row = torch.tensor([fixed.get(name) or 0.0 for name in names])
-        blank = torch.where(seen, row, view.event.filling())
+        blank = torch.where(seen, row, filling_of(view.event))
         x = blank.to(torch.get_default_dtype()).repeat(size, 1)
         return complete(Batch(x, observed=seen.repeat(size, 1)), generator)
 
