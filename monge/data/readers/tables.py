@@ -58,8 +58,9 @@ NULLABLE = {"bool": "boolean"} | {
 """The pandas types that can hold missing cells."""
 TEXT_TYPES = ("object", "str", "string")
 """The types of a column of text."""
-WRITTEN = (*NULLABLE, "float32", "float64", *TEXT_TYPES)
-"""The types of columns that are written to a csv file without pandas."""
+WRITTEN = {name: name for name in (*NULLABLE, "float32", "float64", *TEXT_TYPES)}
+WRITTEN |= {nullable: name for name, nullable in NULLABLE.items()} | {"Float64": "float64"}
+"""The types of columns that are written to a csv file without pandas, and how numpy calls them."""
 MOMENT = "%Y-%m-%d %H:%M:%S"
 """Format of the times of a frame as text; times with a zone are written in UTC."""
 YES = ("true", "yes", "y", "t", "on")
@@ -524,8 +525,8 @@ def series(codec: Codec, values: np.ndarray) -> Cells:
 def written_cells(values: np.ndarray, codec: Codec | None = None) -> list[str] | None:
     """The cells of a column as `series` and pandas write them to a csv file, without importing
     pandas; None for types that only pandas writes."""
-    dtype = str(values.dtype) if codec is None else codec.dtype
-    if getattr(codec, "category", "") or dtype not in WRITTEN:
+    dtype = WRITTEN.get(str(values.dtype) if codec is None else codec.dtype)
+    if getattr(codec, "category", "") or dtype is None:
         return None
     if dtype in TEXT_TYPES:
         plain = all(cell is None or isinstance(cell, str) for cell in values)
