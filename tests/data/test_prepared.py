@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock
 
 from monge.core.errors import DataError, UsageError
-from monge.data import dataset, derived, frames, loading, packed, prepared
+from monge.data import batches, derived, frames, loading, packed, prepared
 from monge.data import loading as data
 from monge.data.codecs import scalar
 from monge.data.derived import is_function
@@ -92,7 +92,7 @@ def test_a_prepared_table_is_the_table(tmp_path, in_pieces, settings):
 def test_weights_and_scores_are_those_of_the_table(tmp_path, monkeypatch):
     mixed(80).to_csv(tmp_path / "t.csv", index=False)
     data.prepare(tmp_path / "t.csv", tmp_path / "t.monge", "time=none")
-    monkeypatch.setattr(dataset, "MAX_TOGETHER", 0)  # columns are put together for each batch
+    monkeypatch.setattr(batches, "MAX_TOGETHER", 0)  # columns are put together for each batch
     made = start("made", str(tmp_path / "t.monge"), out=tmp_path / "a")
     list(made.train("2steps"))
     monkeypatch.undo()
@@ -367,7 +367,7 @@ def test_functions_are_those_of_all_pairs(in_pieces):
 
 def test_columns_side_by_side_are_rows(monkeypatch):
     view = data.open(mixed(60), "missing=ignore", "time=none").view()
-    monkeypatch.setattr(dataset, "MAX_TOGETHER", 0)
+    monkeypatch.setattr(batches, "MAX_TOGETHER", 0)
     apart = data.open(mixed(60), "missing=ignore", "time=none").view()
     index = torch.tensor([5, 0, 40, 5])
     one, other = (each.split("train").batch(index) for each in (view, apart))
