@@ -68,13 +68,13 @@ more = {"size": sum(p.stat().st_size for p in (place / sys.argv[3]).rglob("*") i
 """
 EPOCH = """
 import torch, monge
-from monge.data import dataset
+from monge.data import batches
 from monge.data.readers import base
 if sys.argv[2] == "memory":
-    base.LARGE = dataset.MAX_TOGETHER = 1 << 60
+    base.LARGE = batches.MAX_TOGETHER = 1 << 60
     what = place / "big.csv"
 else:
-    dataset.MAX_TOGETHER = 0
+    batches.MAX_TOGETHER = 0
     what = place / "big.monge"
 steps = int(sys.argv[3])
 from monge.run.run import start as begin

@@ -48,14 +48,14 @@ from . import registry
 from .core.abilities import Ability, CanEncode, CanSample, HasLikelihood
 from .core.config import Config, as_settings
 from .core.errors import UsageError
-from .core.rng import GOLDEN
+from .core.keyed_bits import GOLDEN
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
     from .core.batch import Batch
-    from .data.dataset import Split
+    from .data.batches import Split
 
 
 PREFIX = "config__"

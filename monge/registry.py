@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .core.config import USER_MODULE, Config
 from .core.errors import DataError, UsageError, nearest, shown
+from .core.limits import exceeded
 
 if TYPE_CHECKING:
     from .core.model import Model
@@ -47,9 +48,23 @@ class Entry:
     family_priority: int
     abilities: tuple[str, ...]  # the `ability` of each that it inherits
     owner: str  # the class
+    needs_given: bool
+    max_codes: int
+    max_label_combinations: int
+    has_own_rule: bool  # whether its code says which data it takes, beyond the above
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name not in RULES}
+
+    def unsupported_reason(self, space: Space) -> str | None:
+        """What the class says, which is imported only if it has a rule of its own."""
+        if self.has_own_rule:
+            return find(self.name).unsupported_reason(space)
+        return exceeded(self.name, self, space)
+
+
+RULES = ("needs_given", "max_codes", "max_label_combinations", "has_own_rule")
+"""What an entry knows about the data that a model takes and no listing shows."""
 
 
 Lineage = list[tuple[str, ast.ClassDef | None]]
@@ -100,7 +115,17 @@ def read_entries(path: Path) -> Iterator[Entry]:
             literal(line, "family_priority", 0),
             abilities(line),
             node.name,
+            literal(line, "needs_given", False),
+            literal(line, "max_codes", 0),
+            literal(line, "max_label_combinations", 0),
+            any(defines(ancestor, "unsupported_reason") for _, ancestor in line),
         )
+
+
+def defines(node: ast.ClassDef | None, name: str) -> bool:
+    """Whether a class other than the base of all models defines a method."""
+    methods = node.body if node is not None and node.name != "Model" else ()
+    return any(isinstance(each, ast.FunctionDef) and each.name == name for each in methods)
 
 
 def abilities(line: Lineage) -> tuple[str, ...]:
@@ -317,11 +342,12 @@ GENERATIVE = {"sample", "log-likelihood"}
 """A model of the event's distribution has at least one of these abilities."""
 
 
-def check_compatible(name: str, owner: type[Model], space: Space) -> None:
+def check_compatible(name: str, owner: type[Model] | Entry, space: Space) -> None:
     """Raise a DataError if the model does not support the data; it names models that do."""
     if space.kind not in owner.events:
         expected = " or ".join(sorted(owner.events))
-        if owner.is_predictor and owner.events & {part.kind for part in space.given.values()}:
+        given = {part.kind for part in space.given.values()}
+        if owner.is_predictor and given & {*owner.events}:
             raise DataError(
                 f"{name} predicts {expected}, the target of these data is {space}; choose it with "
                 "--target, or pair images by adding +edges or +low2 to the data name"
@@ -372,7 +398,7 @@ def join_with_or(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]][len(names) < 2 :])
 
 
-def suggest_models(space: Space, instead_of: type[Model]) -> str:
+def suggest_models(space: Space, instead_of: type[Model] | Entry) -> str:
     """The end of an error message: the models that support this data; predictors are suggested
     only in place of a predictor."""
     kinds = {part.kind for part in space.given.values()}
@@ -389,7 +415,12 @@ def suggest_models(space: Space, instead_of: type[Model]) -> str:
     ]
     if len(names) <= MAX_SUGGESTED:
         return f"use {join_with_or(names)}" if names else "no model supports such data yet"
-    family = instead_of.__module__.split(".")[-2:-1]
-    names.sort(key=lambda name: [name.partition(".")[0]] != family)  # its own family first
+    own = instead_of.family if isinstance(instead_of, Entry) else family_of(instead_of)
+    names.sort(key=lambda name: name.partition(".")[0] != own)  # its own family first
     some = names[:FEW_SUGGESTED]
     return f"use {join_with_or(some)}, or one of {len(names) - len(some)} others (`monge models`)"
+
+
+def family_of(owner: type[Model]) -> str:
+    """The folder of a model; empty for that of a user file."""
+    return "".join(owner.__module__.split(".")[-2:-1])

@@ -1,4 +1,4 @@
-"""Starting costs little: help and listings never import torch."""
+"""Starting costs little: help, listings and the description of a table never import torch."""
 
 import json
 import re
@@ -27,6 +27,47 @@ def test_listing_imports_no_torch(arguments):
     done, imported = run(*arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+    assert not imported
+
+
+def table(tmp_path):
+    """A csv file with names, numbers, dates, a key, empty cells and columns that follow from
+    others."""
+    rng, n = np.random.default_rng(0), 200
+    start = np.datetime64("2020-01-01") + rng.integers(0, 300, n)
+    names = np.array(["a", "b", "c"])[rng.integers(0, 3, n)]
+    columns = {
+        "id": np.arange(1, n + 1),
+        "name": names,
+        "code": [{"a": 1, "b": 2, "c": 5}[name] for name in names],
+        "start": start,
+        "end": start + rng.integers(0, 30, n),
+        "size": [f"{x:.2f}" if x > -1 else "" for x in rng.normal(size=n)],
+        "same": ["x"] * n,
+    }
+    rows = [
+        ",".join(columns),
+        *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True)),
+    ]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(rows))
+    return path
+
+
+@pytest.mark.parametrize("more", [[], ["--json", "time=none"], ["missing=drop", "rows=50"]])
+def test_describing_a_table_imports_no_torch(more, tmp_path):
+    done, imported = run("data", str(table(tmp_path)), *more)
+    assert done.returncode == 0, done.stderr
+    assert "chow_liu" in done.stdout
+    assert not imported
+
+
+def test_sampling_a_table_to_csv_imports_no_pandas(tmp_path):
+    assert run("fit", "chow_liu", str(table(tmp_path)), "-q", "--out", str(tmp_path / "run"))[1]
+    new = tmp_path / "new.csv"
+    done, imported = run("sample", str(tmp_path / "run"), "-o", str(new), probe="pandas")
+    assert done.returncode == 0, done.stderr
+    assert new.read_text().startswith("id,name,code,start,end,size,same\n201,")
     assert not imported
 
 

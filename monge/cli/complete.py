@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..core.batch import Batch
     from ..core.space import Space
-    from ..data.dataset import Split
+    from ..data.batches import Split
     from ..run.completion import Completed, FillBy
     from ..run.run import Run
 

@@ -58,6 +58,7 @@ def command(
             f"{what}"
         )
     from ..data import description
+    from ..data.readers.base import SPLITS
     from ..run.recommendation import describe
 
     found = describe(what, *settings)
@@ -69,7 +70,7 @@ def command(
     )
     columns = description.columns(source)
     view = source.view()
-    splits = {name: len(view.split(name)) for name in ("train", "valid", "test")}
+    splits = {name: view.count(name) for name in SPLITS}
     result = {
         "name": source.name,
         "splits": splits,

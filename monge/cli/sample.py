@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..core.errors import UsageError
-from ..run.writers import PART, check_format, frame, write, write_tables
+from ..run.writers import PART, check_format, frame, table, write, write_tables
 from ._output import SEED, Console, Output, common
 from ._stream_text import sample_text
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import Tensor
 
     from ..core.batch import Batch
@@ -133,14 +132,14 @@ def streams(
 
 def sampled_tables(
     run: Run, count: int, conditions: dict[str, Batch], options: tuple[str, ...], seed: int
-) -> Iterator[pd.DataFrame]:
+) -> Iterator[Any]:
     """Samples as tables, some rows at a time, with keys that go on from one to the next."""
     schema = run.view.selection.schema
     keys = {each.name: each.fresh(count) for each in schema.row_keys}
     start = 0
     for x in run.sample_parts(count, conditions, *options, seed=seed):
         rows = slice(start, start := start + len(x))
-        yield frame(run, x, {name: cells[rows] for name, cells in keys.items()})
+        yield table(run, x, {name: cells[rows] for name, cells in keys.items()})
 
 
 def sample_conditions(

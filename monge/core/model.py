@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from .batch import Batch
 from .config import Config as BaseConfig
 from .config import Configured
+from .limits import exceeded
 from .space import Space
 from .train_config import TrainConfig
 
@@ -136,6 +137,13 @@ class Model(Configured, nn.Module, abc.ABC):
     rejected, as a density of such a channel has no bound."""
     is_predictor: ClassVar[bool] = False
     """Whether it models the target column given the others."""
+    needs_given: ClassVar[bool] = False
+    """Whether data without conditions are rejected."""
+    max_codes: ClassVar[int] = 0
+    """Most codes of all entries together, numbers in as many bins as the data ask for; 0 for no
+    limit."""
+    max_label_combinations: ClassVar[int] = 0
+    """Most combinations of labels among the conditions; 0 for no limit."""
     is_unpaired: ClassVar[bool] = False
     """Whether events and conditions are unpaired rows of two datasets, so that only the marginal
     distribution of events can be compared with data."""
@@ -184,8 +192,9 @@ class Model(Configured, nn.Module, abc.ABC):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        """Why this data is not supported, beyond `events` and `givens`; None if it is."""
-        return None
+        """Why this data is not supported, beyond `events` and `givens`; None if it is. By default
+        the limits that the class declares; a model whose rule is more than these extends it."""
+        return exceeded(cls.Config.tag.removeprefix("model/"), cls, space)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

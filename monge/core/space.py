@@ -1,7 +1,8 @@
 """Spaces: shape, kind and training statistics of an event and of its conditions.
 
 A `Space` is a tree like a `Batch`: `given` holds one Space for each condition. It is a Config, so
-it is stored as JSON with a run. Statistics come from training rows only.
+it is stored as JSON with a run. Statistics come from training rows only. What makes tensors
+imports torch when it is called, as describing a table makes none.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from .config import Config, Range
 from .errors import UsageError, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind = Literal["real", "binary", "levels", "label", "counts", "tokens", "columns"]
 
@@ -131,6 +133,8 @@ class Space(Config):
 
     def empty(self, x: Tensor) -> Tensor:
         """Which cells of rows x (B, *event) are empty, as opposed to unknown."""
+        import torch
+
         parts = self.columns or (self,)
         if not any(part.optional for part in parts):
             return torch.zeros_like(x, dtype=torch.bool)
@@ -171,6 +175,8 @@ class Space(Config):
 
     def statistic(self, name: str) -> Tensor:
         """`mean`, `scale`, `low` or `high` as a tensor that broadcasts against an event."""
+        import torch
+
         if self.kind == "columns":
             return torch.tensor([getattr(column, name)[0] for column in self.columns])
         return torch.tensor(getattr(self, name)).reshape(self.array(name).shape)

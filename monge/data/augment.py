@@ -24,9 +24,8 @@ from ..core.errors import UsageError, nearest
 from ..core.space import Space
 from .augmentations import corruption, geometry
 from .builtin.catalogue import listing
+from .options import NO_CHANGE
 
-NONE = "none"
-"""The value that turns off the augmentation a model proposes."""
 EVENT = ""
 """The key of the event among the changes of a batch."""
 Change = Callable[[Tensor], Tensor]
@@ -72,7 +71,7 @@ class Augment:
     def __init__(self, names: Sequence[str], space: Space, points: tuple[int, ...] = ()) -> None:
         """points: the entries of the event that are the position of a point of the image."""
         self.space, self.points = space, list(points)
-        found = [find(name) for name in names if name != NONE]
+        found = [find(name) for name in names if name != NO_CHANGE]
         self.motions = [spec for spec in found if spec.home is geometry]
         self.corruptions = [spec for spec in found if spec.home is corruption]
         fields = {EVENT: space} | dict(space.given)

@@ -1,30 +1,27 @@
-"""A dataset in memory, a view of it as event and conditions, and its splits as batches.
+"""A dataset in memory, and a view of it as event and conditions.
 
 Statistics come from the training rows alone. `summary` describes each field in one entry, which
-is what `monge data FILE` shows.
+is what `monge data FILE` shows. Nothing here imports torch before rows are taken as batches.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..core.batch import Batch
+from ..core.deferred import torch
 from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.space import Space
-from .augment import EVENT, NONE, Augment, Change
 from .codecs.array import Array
-from .codecs.scalar import MISSING, Categorical, Offset, listed
+from .codecs.base import Codec
+from .codecs.scalar import MISSING, Categorical, Offset, codes_of, listed
 from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
 from .codecs.tokens import Text
@@ -32,40 +29,61 @@ from .codecs.window import Window
 from .constraints import ColumnConstraint
 from .constraints import parse as parse_constraints
 from .derived import Lookup, in_numbers, leaks
-from .options import Options
-from .packed import Moments, PackedTensor, Ragged, is_missing, missing_counts, single_columns
+from .options import NO_CHANGE, Options
+from .packed import (
+    AsTensors,
+    FieldRows,
+    Moments,
+    PackedTensor,
+    Ragged,
+    as_tensor,
+    dtype_name,
+    is_missing,
+    missing_counts,
+    single_columns,
+)
 from .readers import tables
-from .schema import COLUMNS, Field, Schema, Selection, is_class, select
+from .schema import COLUMNS, Field, RowKey, Schema, Selection, is_class, select
 from .splits import balanced, labelled
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
+
+    from ..core.batch import Batch
+    from .augment import Augment
+    from .batches import PackedRows, Split
 
 
-MAX_TOGETHER = 2**26
-"""Most numbers of a table that are copied to one tensor, which is the faster to take rows from."""
 MODEL_PROPOSALS = ("augment", "balance")
 """The settings that a model may propose: they affect training batches only."""
 
 
+def batches() -> ModuleType:
+    """What makes batches of rows, imported when the first is made: it needs torch."""
+    from . import batches
+
+    return batches
+
+
 class Dataset:
-    """Named fields stored as tensors, with seeded splits."""
+    """Named fields with seeded splits."""
 
     def __init__(
         self,
         schema: Schema,
-        tensors: Mapping[str, PackedTensor],
-        splits: Mapping[str, Tensor],
+        stored: Mapping[str, FieldRows],
+        split_rows: Mapping[str, np.ndarray],
         has_splits: bool = False,
         density: Callable[[Tensor], Tensor] | None = None,
         notes: Sequence[str] = (),
         dropped: int = 0,
         options: Options | None = None,
         row_keys: Mapping[str, np.ndarray] | None = None,
-        refused: Tensor | None = None,
+        refused: np.ndarray | None = None,
         panel: str = "",
     ) -> None:
-        self.schema, self.tensors, self.splits = schema, tensors, splits
+        self.schema, self.stored, self.split_rows = schema, stored, split_rows
         self.options = options or Options()
         self.has_splits, self.density = has_splits, density
         self.notes, self.dropped = tuple(notes), dropped
@@ -77,7 +95,17 @@ class Dataset:
         return f"Dataset({self.name!r}, {len(self)} rows, {len(self.fields)} fields)"
 
     def __len__(self) -> int:
-        return len(next(iter(self.tensors.values())))
+        return len(next(iter(self.stored.values())))
+
+    @cached_property
+    def tensors(self) -> Mapping[str, PackedTensor]:
+        """The rows of each field as tensors."""
+        return AsTensors(self.stored)
+
+    @cached_property
+    def splits(self) -> dict[str, Tensor]:
+        """The row numbers of each split, as tensors."""
+        return {name: torch.from_numpy(rows) for name, rows in self.split_rows.items()}
 
     @property
     def name(self) -> str:
@@ -99,12 +127,12 @@ class Dataset:
     def fingerprint(self) -> str:
         """sha256 over codecs and encoded rows, in their order."""
         digest = hashlib.sha256()
-        files = getattr(self.tensors, "files", {})
+        files = getattr(self.stored, "files", {})
         for field in self.schema.fields:
             if field.name in files:
                 parts = files[field.name].pieces()
             else:
-                rows = self.tensors[field.name]
+                rows = self.stored[field.name]
                 parts = map(in_bytes, rows.parts if isinstance(rows, Ragged) else [rows])
             for shape, kind, some in parts:
                 about = [field.name, field.codec.to_dict(), shape, kind]
@@ -113,15 +141,16 @@ class Dataset:
                     digest.update(piece)
         return digest.hexdigest()
 
-    def rows_of(self, split: str) -> Tensor:
+    def rows_of(self, split: str) -> np.ndarray:
         """Row numbers of train, valid, test, of several of them (train+valid), or of all."""
         if "+" in split:
-            return torch.cat([self.rows_of(part) for part in split.split("+")])
+            return np.concatenate([self.rows_of(part) for part in split.split("+")])
         if split == "all":
-            return torch.arange(len(self))
-        if split not in self.splits:
-            raise UsageError(f"there is no split {split!r}{nearest(split, [*self.splits, 'all'])}")
-        return self.splits[split]
+            return np.arange(len(self))
+        if split not in self.split_rows:
+            known = [*self.split_rows, "all"]
+            raise UsageError(f"there is no split {split!r}{nearest(split, known)}")
+        return self.split_rows[split]
 
     def view(
         self,
@@ -139,13 +168,13 @@ class Dataset:
             return self
         old = self.fields
         changed = {
-            field.name: torch.where(codes == old[field.name].space.size - 1, -1, codes)
+            field.name: np.where(codes == old[field.name].space.size - 1, -1, codes)
             for field in schema.fields
             if field.space.kind == "label"
             and field.space.size < old[field.name].space.size
-            and isinstance(codes := self.tensors[field.name], Tensor)
+            and isinstance(codes := self.stored[field.name], np.ndarray)
         }
-        return self.copy(schema=schema, tensors={**self.tensors, **changed})
+        return self.copy(schema=schema, stored={**self.stored, **changed})
 
     def copy(self, **changes: Any) -> Dataset:
         """The dataset with some of its parts replaced."""
@@ -153,8 +182,8 @@ class Dataset:
             name: getattr(self, name)
             for name in (
                 "schema",
-                "tensors",
-                "splits",
+                "stored",
+                "split_rows",
                 "has_splits",
                 "density",
                 "notes",
@@ -188,82 +217,14 @@ class Dataset:
 
     def missing(self, name: str) -> int:
         """Number of missing cells of a field."""
-        found = missing_counts(self.tensors[name])
+        found = missing_counts(self.stored[name])
         return 0 if found is None else int(found.sum())
 
 
-def in_bytes(tensor: Tensor) -> tuple[list[int], str, list[Any]]:
-    """Shape and type of a tensor, and its bytes."""
-    return (
-        list(tensor.shape),
-        str(tensor.dtype),
-        [tensor.contiguous().numpy().data.cast("B")],
-    )
-
-
-class SideBySide:
-    """Columns (N,) of a long table as rows (N, D), put together only for the rows of a batch."""
-
-    def __init__(self, columns: Sequence[Tensor]) -> None:
-        self.columns = columns
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    def index_select(self, axis: int, where: Tensor) -> Tensor:
-        return torch.stack([as_numbers(each.index_select(0, where)) for each in self.columns], 1)
-
-
-def as_numbers(column: Tensor) -> Tensor:
-    """Codes as numbers; NaN for a missing one."""
-    if column.is_floating_point():
-        return column
-    return torch.where(column < 0, torch.nan, column.float())
-
-
-@dataclass(frozen=True)
-class PackedRows:
-    """The rows of an event or a condition as they are stored."""
-
-    rows: PackedTensor | SideBySide  # (N, ...): bytes, codes, or float32 with NaN if missing
-    filling: Tensor | None = None  # values in place of missing ones, if any are missing
-    sampled: Array | None = None  # samples the binary values of a batch
-    varies: bool = False  # whether rows differ in length
-    coded: bool = False  # whether steps are codes rather than numbers
-    optional: Tensor | None = None  # columns in which an empty cell is a value of its own
-
-    @property
-    def row_bytes(self) -> int:
-        """About how many bytes a row takes; a column of a table counts as a float32."""
-        if isinstance(self.rows, SideBySide):
-            return 4 * len(self.rows.columns)
-        every = self.rows.flat if isinstance(self.rows, Ragged) else self.rows
-        return math.prod(every.shape) * every.dtype.itemsize // max(len(self.rows), 1)
-
-    def batch(
-        self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
-    ) -> Batch:
-        """Rows as a batch, augmented before binary values are sampled; rows of unequal length are
-        padded to the longest and start `shift` steps later."""
-        if isinstance(self.rows, Ragged):
-            x, length = self.rows.pad(where, torch.int64 if self.coded else torch.float32, shift)
-            return replace(self.fill(x), length=length if self.varies else None)
-        x = self.rows.index_select(0, where)
-        x = x if change is None else change(x)
-        return (
-            self.fill(x)
-            if self.sampled is None
-            else Batch(self.sampled.sample_bits(x, where, train))
-        )
-
-    def fill(self, x: Tensor) -> Batch:
-        hidden = None if self.filling is None else is_missing(x)
-        value = x if x.dtype == torch.int64 else x.float()
-        if hidden is None or self.filling is None:
-            return Batch(value)
-        if self.optional is not None:
-            hidden = hidden & ~self.optional
-        return Batch(torch.where(hidden, self.filling.to(value.dtype), value), observed=~hidden)
+def in_bytes(rows: Any) -> tuple[list[int], str, list[Any]]:
+    """Shape and type of an array or a tensor, and its bytes."""
+    values = np.ascontiguousarray(rows)
+    return list(rows.shape), f"torch.{dtype_name(rows)}", [values.data.cast("B")]
 
 
 @dataclass(frozen=True)
@@ -306,37 +267,7 @@ class FieldGroup:
         )
 
     def compact(self, tensors: Mapping[str, PackedTensor]) -> PackedRows:
-        codec = self.fields[0].codec
-        filling = self.filling() if self.space.missing else None
-        flags = [field.space.optional for field in self.fields]
-        optional = torch.tensor(flags[0] if self.single else flags) if any(flags) else None
-        if self.single:
-            sampled = codec if isinstance(codec, Array) and codec.sampled else None
-            return PackedRows(
-                tensors[self.fields[0].name],
-                filling,
-                sampled,
-                self.space.varies,
-                self.space.kind == "tokens",
-                optional,
-            )
-        every = [tensors[field.name] for field in self.fields]
-        columns = [column for column in every if isinstance(column, Tensor)]
-        if len(columns) * len(columns[0]) > MAX_TOGETHER:
-            return PackedRows(SideBySide(columns), filling, optional=optional)
-        numbers = torch.stack([as_numbers(column) for column in columns], 1)  # (N, D)
-        return PackedRows(numbers, filling, optional=optional)
-
-    def filling(self) -> Tensor:
-        """The values in place of missing ones: in the support and in the shape of an event."""
-        space = self.space
-        if isinstance(self.fields[0].codec, SequenceCodec):
-            return space.statistic("mean")
-        mean = space.spread("mean")
-        kinds = [part.kind for part in space.columns] or [space.kind]
-        numeric = torch.tensor([kind in ("real", "counts") for kind in kinds])
-        whole = torch.tensor([kind == "counts" for kind in kinds])
-        return (torch.where(whole, mean.round(), mean) * numeric).reshape(space.shape)
+        return batches().compact(self, tensors)
 
     def decode(self, x: Tensor) -> list[np.ndarray]:
         """The values of each field."""
@@ -344,6 +275,16 @@ class FieldGroup:
         if self.single:
             return [self.fields[0].codec.decode(found)]
         return [field.codec.decode(found[:, place]) for place, field in enumerate(self.fields)]
+
+
+def augmentation(names: Sequence[str], space: Space, points: tuple[int, ...]) -> Augment | None:
+    """The random changes of training rows that data.augment names; None for none."""
+    changes = [name for name in names if name != NO_CHANGE]
+    if not changes:
+        return None
+    from .augment import Augment  # works on tensors
+
+    return Augment(changes, space, points)
 
 
 class View:
@@ -366,9 +307,8 @@ class View:
         }
         given = {name: group.space for name, group in self.given.items()}
         self.space = replace(self.event.space, given=given)
-        changes = [name for name in source.options.augment if name != NONE] if source else []
         points = self.point_entries(source.options.points) if source else ()
-        self.augment = Augment(changes, self.space, points) if changes else None
+        self.augment = augmentation(source.options.augment, self.space, points) if source else None
         fewer = source and (source.options.labels or selection.predicted)
         if fewer and (selection.predicted or len(self.labels) == 1):
             self.space = replace(self.space, rows=len(self.index("train")))
@@ -401,9 +341,9 @@ class View:
     @cached_property
     def compact(self) -> tuple[PackedRows, dict[str, PackedRows]]:
         """Event and conditions of every row."""
-        tensors = self.dataset.tensors
+        tensors, columns = self.dataset.tensors, single_columns(self.dataset.stored)
         differences = {
-            each.name: each.subtract(single_columns(tensors)) for each in self.restored.differences
+            each.name: as_tensor(each.subtract(columns)) for each in self.restored.differences
         }
         return self.event.compact({**tensors, **differences}), {
             name: group.compact(tensors) for name, group in self.given.items()
@@ -441,7 +381,7 @@ class View:
     @property
     def relation_notes(self) -> tuple[str, ...]:
         """Notes about targets that an input determines, and constraints that cannot be met."""
-        columns = single_columns(self.dataset.tensors)
+        columns = single_columns(self.dataset.stored)
         inputs = [field.name for group in self.given.values() for field in group.fields]
         given = [name for name in inputs if name in columns]
         leaked = [
@@ -477,23 +417,37 @@ class View:
         return (f"{count} {rows} without a value of {names} {were} left out",)
 
     @cached_property
-    def has_target(self) -> Tensor:
+    def has_target(self) -> np.ndarray:
         """Which rows of the source have a value of the event, or of one of its columns, (N,)."""
-        found = torch.zeros(len(self.dataset), dtype=torch.bool)
+        found = np.zeros(len(self.dataset), bool)
         for field in self.event.fields:
-            empty, rows = None, self.dataset.tensors[field.name]
-            if isinstance(rows, Ragged):
-                empty = rows.length == 0
-            else:
-                empty = is_missing(rows)
+            rows = self.dataset.stored[field.name]
+            empty = rows.length == 0 if isinstance(rows, Ragged) else is_missing(rows)
             if empty is None:
-                return torch.ones_like(found)
-            found |= ~empty.reshape(len(empty), -1).all(1)
+                return np.ones_like(found)
+            found |= ~np.asarray(empty).reshape(len(empty), -1).all(1)
         return found
+
+    def count(self, split: str) -> int:
+        """The number of rows of a split; DataError if there are none of those that it has."""
+        return len(self.usable_rows(split))
 
     def split(self, split: str, every: bool = False) -> Split:
         """The rows of a split, not augmented; if `every` is set, also those without a value of
         the target, as for predictions."""
+        index = self.usable_rows(split, every)
+        rows = torch.from_numpy(index)
+        if every:
+            return batches().Split(self, rows)
+        notes = (*self.left_out(split), *self.left_undetermined(split))
+        every_row = self.labelled_rows(split)
+        if len(every_row) == len(index):
+            return batches().Split(self, rows, notes=notes)
+        numbers = torch.from_numpy(np.flatnonzero(np.isin(every_row, index)) + 1)
+        return batches().Split(self, rows, notes=notes, numbers=numbers)
+
+    def usable_rows(self, split: str, every: bool = False) -> np.ndarray:
+        """The row numbers of `index`; DataError if all rows of the split are left out."""
         index = self.index(split, every)
         if not len(index) and self.dataset.refused is not None:
             self.index(split, every=True)  # refuses the first row
@@ -505,22 +459,15 @@ class View:
                 f"{self.dataset.name}, found none in the {rows} rows of the split {split}; "
                 "add it, or ask for predictions of it"
             )
-        if every:
-            return Split(self, index)
-        notes = (*self.left_out(split), *self.left_undetermined(split))
-        every_row = self.labelled_rows(split)
-        if len(every_row) == len(index):
-            return Split(self, index, notes=notes)
-        numbers = torch.isin(every_row, index).nonzero()[:, 0] + 1
-        return Split(self, index, notes=notes, numbers=numbers)
+        return index
 
     @cached_property
-    def implied(self) -> dict[str, Tensor]:
+    def implied(self) -> dict[str, np.ndarray]:
         """The known codes (N,) of each computed column in rows in which the column that it is
         computed from is empty, NaN in the others; columns without such rows are left out."""
         fields = {field.name: field for field in self.selection.schema.fields}
         codecs = {name: field.codec for name, field in fields.items()}
-        columns = single_columns(self.dataset.tensors)
+        columns = single_columns(self.dataset.stored)
         found = {
             each.name: each.implied(columns, codecs)
             for each in self.restored.derived
@@ -528,19 +475,19 @@ class View:
             and {each.name, each.source} <= {*columns}
             and (fields[each.source].space.missing or fields[each.source].space.optional)
         }
-        return {name: codes for name, codes in found.items() if not bool(codes.isnan().all())}
+        return {name: codes for name, codes in found.items() if not np.isnan(codes).all()}
 
     @cached_property
-    def undetermined(self) -> Tensor | None:
+    def undetermined(self) -> np.ndarray | None:
         """The rows (N,) in which a computed column leaves several names to the column that it is
         computed from: a sum over these names would be their likelihood. None if there are none."""
         codecs = {field.name: field.codec for field in self.selection.schema.fields}
-        wrong = torch.zeros(len(self.dataset), dtype=torch.bool)
+        wrong = np.zeros(len(self.dataset), bool)
         for each in self.restored.derived:
             if (known := self.implied.get(each.name)) is not None:
-                made = each.compute(single_columns(self.dataset.tensors), codecs, len(known))
-                wrong |= ~known.isnan() & (made != known)
-        return wrong if bool(wrong.any()) else None
+                made = each.compute(single_columns(self.dataset.stored), codecs, len(known))
+                wrong |= ~np.isnan(known) & (made != known)
+        return wrong if wrong.any() else None
 
     def left_undetermined(self, split: str) -> tuple[str, ...]:
         """A note about the rows of a split whose likelihood is a sum over names."""
@@ -564,8 +511,8 @@ class View:
         """The rows of a split for training: balanced and augmented as set."""
         index = self.split(split).index
         if self.dataset.options.balance:
-            index = index[balanced(self.classes("balance=true")[index])]
-        rows = Split(self, index, self.augment, self.crop_limits(index))
+            index = index[balanced(self.classes("balance=true")[index.numpy()])]
+        rows = batches().Split(self, index, self.augment, self.crop_limits(index))
         rows.weight = self.weights(index)
         return rows
 
@@ -596,14 +543,14 @@ class View:
             follows = torch.isin(index + 1, index)
         return torch.where(follows, rows.length[(index + 1).clamp(max=len(rows) - 1)], 0)
 
-    def index(self, split: str, every: bool = False) -> Tensor:
+    def index(self, split: str, every: bool = False) -> np.ndarray:
         """Row numbers of a split: if there is a target, those with a value of it, unless `every`
         is set; with `data.labels`, only labelled training rows. Rows that the model cannot have
         are left out, or refused if `every` is set; rows whose log-likelihood is not known are left
         out unless `every` is set."""
         rows, refused = self.labelled_rows(split), self.dataset.refused
-        if refused is not None and every and bool(refused[rows].any()):
-            number = int(refused[rows].nonzero()[0, 0]) + 1
+        if refused is not None and every and refused[rows].any():
+            number = int(np.argmax(refused[rows])) + 1
             raise DataError(
                 f"row {number} of {self.dataset.name} has a name that was not in training; fix "
                 "the cell, or remove the row"
@@ -615,7 +562,7 @@ class View:
         sought = self.selection.predicted or self.text is not None
         return rows[self.has_target[rows]] if sought and not every else rows
 
-    def labelled_rows(self, split: str) -> Tensor:
+    def labelled_rows(self, split: str) -> np.ndarray:
         """Row numbers of a split; with `data.labels`, only labelled training rows."""
         source, rows = self.dataset, self.dataset.rows_of(split)
         if not source.options.labels or "train" not in split:
@@ -623,7 +570,7 @@ class View:
         train = source.rows_of("train")
         codes = self.classes(f"labels={source.options.labels}")[train]
         with_label = train[labelled(codes, source.options)]
-        return rows[~torch.isin(rows, train) | torch.isin(rows, with_label)]
+        return rows[~np.isin(rows, train) | np.isin(rows, with_label)]
 
     @property
     def labels(self) -> list[str]:
@@ -633,7 +580,7 @@ class View:
             spaces = {name: group.space for name, group in self.given.items()}
         return [name for name, space in spaces.items() if is_class(space)]
 
-    def classes(self, setting: str) -> Tensor:
+    def classes(self, setting: str) -> np.ndarray:
         """The class of every row of the source."""
         if len(self.labels) != 1:
             raise UsageError(
@@ -641,31 +588,33 @@ class View:
                 f"{listed(self.labels) or 'none'}; remove it, or name one with "
                 "--target or --given"
             )
-        codes = self.dataset.tensors[self.labels[0]]
-        assert isinstance(codes, Tensor), "a class is one code per row"
-        return torch.where(codes.isnan(), -1, codes).long()
+        codes = self.dataset.stored[self.labels[0]]
+        assert isinstance(codes, np.ndarray), "a class is one code per row"
+        return codes_of(codes)
 
     def check_target_varies(self) -> None:
         """DataError if a target is constant in the training rows."""
         for field in self.event.fields:
-            values = self.dataset.tensors[field.name][self.index("train")]
-            if not isinstance(values, Tensor) or values.ndim != 1:
+            rows = self.dataset.stored[field.name]
+            if not isinstance(rows, np.ndarray):
                 continue
+            values = rows[self.index("train")]
             empty = is_missing(values)
             known = values if empty is None else values[~empty]
-            if len(known.unique()) == 1:
-                shown = field.codec.decode(known[:1].numpy())[0]
+            if len(np.unique(known)) == 1:
+                shown = field.codec.decode(known[:1])[0]
                 raise DataError(
                     f"target {field.name!r} is {shown} in every training row, so "
                     "there is nothing to predict; choose another target, or give rows "
                     "in which it varies"
                 )
 
-    def codes(self, x: Tensor) -> dict[str, Tensor]:
+    def codes(self, x: Tensor) -> dict[str, np.ndarray]:
         """The codes (N,) of each column of a table, those included that are computed from rows x
         of the event."""
         codecs = {field.name: field.codec for field in self.selection.schema.fields}
-        return self.restored.columns(self.selection.event, x.reshape(len(x), -1), codecs)
+        rows = x.detach().cpu().reshape(len(x), -1).numpy()
+        return self.restored.columns(self.selection.event, rows, codecs)
 
     @cached_property
     def constraints(self) -> list[ColumnConstraint]:
@@ -700,31 +649,44 @@ class View:
     ) -> np.ndarray | pd.DataFrame:
         """Events in the form of the data: a frame for a table, otherwise an array. Rows of a table
         get new keys, or the given ones."""
+        columns = self.decoded_columns(x)
+        if columns is None:
+            return self.event.decode(x)[0]
+        frame = tables.assemble(columns)
+        for place, key, cells in self.key_columns(len(x), row_keys):
+            frame.insert(min(place, frame.shape[1]), key, cells)
+        return frame
+
+    def decoded_columns(self, x: Tensor) -> list[tuple[str | int, Codec, np.ndarray]] | None:
+        """The label, the codec and the values of each column of a table, those included that are
+        computed from rows x of the event; None if the event is an array."""
         schema = self.selection.schema
-        keys = schema.row_keys if self.selection.is_whole else ()
-        if self.restored.derived or self.restored.differences or keys:
-            codes = {name: code.detach().cpu() for name, code in self.codes(x).items()}
-            frame = tables.assemble(
-                [
-                    (field.key, field.codec, field.codec.decode(codes[field.name].numpy()))
-                    for field in schema.fields
-                    if field.name in codes
-                ]
-            )
-            for each in keys:
-                cells = each.fresh(len(x)) if row_keys is None else row_keys.get(each.name)
-                if cells is not None:
-                    frame.insert(min(each.place, frame.shape[1]), each.key or each.name, cells)
-            return frame
-        values = self.event.decode(x)
-        if not self.selection.schema.table and len(values) == 1:
-            return values[0]
-        return tables.assemble(
-            [
-                (field.key, field.codec, column)
-                for field, column in zip(self.event.fields, values, strict=True)
+        if self.restored.derived or self.restored.differences or self.row_keys:
+            codes = self.codes(x)
+            return [
+                (field.key, field.codec, field.codec.decode(codes[field.name]))
+                for field in schema.fields
+                if field.name in codes
             ]
-        )
+        if not schema.table and len(self.event.fields) == 1:
+            return None
+        every = zip(self.event.fields, self.event.decode(x), strict=True)
+        return [(field.key, field.codec, column) for field, column in every]
+
+    @property
+    def row_keys(self) -> tuple[RowKey, ...]:
+        """The keys that events of a whole table get."""
+        return self.selection.schema.row_keys if self.selection.is_whole else ()
+
+    def key_columns(
+        self, n: int, row_keys: Mapping[str, np.ndarray] | None = None
+    ) -> Iterator[tuple[int, str | int, np.ndarray]]:
+        """The place, the label and the cells of each column of keys of n rows: new ones, or the
+        given ones."""
+        for each in self.row_keys:
+            cells = each.fresh(n) if row_keys is None else row_keys.get(each.name)
+            if cells is not None:
+                yield each.place, each.key or each.name, cells
 
     def encode_given(self, name: str, text: str) -> Batch:
         """A condition of one row from the text that a user types."""
@@ -747,7 +709,9 @@ class View:
                 f"{listed(codec.names, 30)}"
             )
         value = codec.encode(np.array([text], object), lambda _: f"{name}={text}")
-        return PackedRows(value).batch(torch.zeros(1, dtype=torch.long), False)
+        return (
+            batches().PackedRows(as_tensor(value)).batch(torch.zeros(1, dtype=torch.long), False)
+        )
 
     def read_given(self, name: str, texts: Sequence[str]) -> Batch:
         """A text condition with one row per given text."""
@@ -757,7 +721,8 @@ class View:
             codec.codes(texts, lambda row: f"text {row + 1}"), lambda row: f"text {row + 1}"
         )
         rows = codec.adopt(codec, rows, name)
-        return PackedRows(rows, varies=True, coded=True).batch(torch.arange(len(texts)), False)
+        packed = batches().PackedRows(rows, varies=True, coded=True)
+        return packed.batch(torch.arange(len(texts)), False)
 
     def to_dict(self) -> dict[str, Any]:
         return self.selection.to_dict()
@@ -765,94 +730,6 @@ class View:
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> View:
         return cls(Selection.from_dict(tree))
-
-
-class Split:
-    """Rows of a view, read in batches."""
-
-    weight: Tensor | None = None  # (n,): of training rows, how much each counts
-    first = 0  # number of the first row, in a part of a split
-
-    def __init__(
-        self,
-        view: View,
-        index: Tensor,
-        augment: Augment | None = None,
-        crop_limits: Tensor | None = None,
-        notes: tuple[str, ...] = (),
-        numbers: Tensor | None = None,
-    ) -> None:
-        self.view, self.space = view, view.space
-        self.augment, self.crop_limits = augment, crop_limits
-        self.notes = notes  # about rows that were left out
-        self.numbered = numbers
-        self.index, self.density = index, view.dataset.density  # (n,) row numbers of the source
-        self.event, self.given = view.compact
-        self.row_keys = {name: cells[index] for name, cells in view.dataset.row_keys.items()}
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def numbers(self) -> Tensor:
-        """The number of each row in the split, from 1, (n,); rows that were left out count."""
-        if self.numbered is not None:
-            return self.numbered
-        return torch.arange(self.first + 1, self.first + 1 + len(self))
-
-    def batch(self, index: Tensor, train: bool = False) -> Batch:
-        """The rows numbered `index` within the split; random binary values are new at each call if
-        `train`, otherwise a function of the row."""
-        where = self.index[index]
-        changes = self.augment.sample(len(index)) if train and self.augment else {}
-        given = {
-            name: part.batch(where, train, changes.get(name)) for name, part in self.given.items()
-        }
-        shift: Tensor | int = 0
-        if train and self.crop_limits is not None:
-            shift = (torch.rand(len(index)) * (self.crop_limits[index] + 1)).long()
-        event = self.event.batch(where, train, changes.get(EVENT), shift)
-        weight = None if self.weight is None else self.weight[index]
-        return replace(event, given=given, row=index + self.first, weight=weight)
-
-    def parts(self, size: int) -> Iterator[Split]:
-        """The rows some at a time, for results that are written while they are computed."""
-        for start in range(0, max(len(self), 1), size):
-            rows, part = slice(start, start + size), copy.copy(self)
-            part.index, part.first = self.index[rows], start
-            part.numbered = None if self.numbered is None else self.numbered[rows]
-            part.row_keys = {name: cells[rows] for name, cells in self.row_keys.items()}
-            part.weight = None if self.weight is None else self.weight[rows]
-            part.crop_limits = None if self.crop_limits is None else self.crop_limits[rows]
-            yield part
-
-    @property
-    def lengths(self) -> Tensor | None:
-        """Steps of the event and of each condition of every row, (n, parts); None if all rows have
-        the same length."""
-        parts = [
-            part.rows.length[self.index]
-            for part in (self.event, *self.given.values())
-            if isinstance(part.rows, Ragged) and part.varies
-        ]
-        return torch.stack(parts, 1) if parts else None
-
-    @property
-    def row_bytes(self) -> int:
-        """About how many bytes a row takes, held in memory or not."""
-        return sum(part.row_bytes for part in (self.event, *self.given.values()))
-
-    def whole(self) -> Batch:
-        return self.batch(torch.arange(len(self)))
-
-    @property
-    def implied(self) -> dict[str, Tensor]:
-        """What known cells say about empty ones that they are computed from, (n,) each."""
-        return {name: codes[self.index] for name, codes in self.view.implied.items()}
-
-    def repeated_keys(self, times: int, rows: int | None = None) -> dict[str, np.ndarray]:
-        """The keys of the first rows, by default of all, each `times` times."""
-        return {name: cells[:rows].repeat(times) for name, cells in self.row_keys.items()}
 
 
 def summary(source: Dataset) -> list[dict[str, Any]]:
@@ -922,10 +799,10 @@ def support(field: Field, source: Dataset) -> dict[str, Any]:
 
 def empty_cells(field: Field, source: Dataset) -> int:
     """The number of empty cells, be they missing or a value of their own."""
-    codes = source.tensors[field.name]
+    codes = source.stored[field.name]
     found = source.missing(field.name)
-    if field.space.optional and field.space.kind == "label" and isinstance(codes, Tensor):
-        found += int(field.space.empty(codes).sum())
+    if field.space.optional and field.space.kind == "label" and isinstance(codes, np.ndarray):
+        found += int((codes == field.space.size - 1).sum())
     return found
 
 
@@ -933,8 +810,9 @@ def is_constant(field: Field, source: Dataset) -> bool:
     """Whether the field, or an entry of a vector, is constant in the training rows."""
     space = field.space
     if space.kind == "label":
-        train = source.tensors[field.name][source.splits["train"]]
-        return isinstance(train, Tensor) and len(train.unique()) <= 1
+        codes = source.stored[field.name]
+        assert isinstance(codes, np.ndarray), "a label is one code per row"
+        return len(np.unique(codes[source.rows_of("train")])) <= 1
     same = [
         low == high
         for part in space.columns or (space,)
@@ -945,10 +823,10 @@ def is_constant(field: Field, source: Dataset) -> bool:
 
 def example(field: Field, source: Dataset) -> Any:
     """The first value of a single-valued field, the shape of any other."""
-    codec, rows = field.codec, source.tensors[field.name]
+    codec, rows = field.codec, source.stored[field.name]
     if isinstance(codec, SequenceCodec) and isinstance(rows, Ragged):
         return codec.describe(rows)
     if isinstance(codec, Array) or isinstance(rows, Ragged):
         return "x".join(map(str, field.space.shape))
-    value = codec.decode(rows[:1].numpy())[0]
+    value = codec.decode(np.asarray(rows[:1]))[0]
     return MISSING if value is None or value != value else getattr(value, "item", lambda: value)()

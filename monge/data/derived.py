@@ -14,15 +14,13 @@ from dataclasses import field as dataclass_field
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.config import Config
 from ..core.errors import DataError, UsageError
 from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.date import Date
-from .codecs.scalar import MISSING, Binary, Categorical, listed
+from .codecs.scalar import MISSING, Binary, Categorical, codes_of, listed
 from .constraints import (
     ColumnConstraint,
     Numbers,
@@ -32,7 +30,7 @@ from .constraints import (
     unit_of,
     zero_of,
 )
-from .packed import PIECE, Picked, as_ranks, levels
+from .packed import Picked, as_ranks, levels, pieces
 from .readers.base import RowLocations
 
 FEWEST_PAIRS = 20
@@ -47,7 +45,7 @@ EMPTY = "(empty)"
 FIRST = 2**12
 """Rows that are looked at before all."""
 
-Codes = Mapping[str, Tensor]
+Codes = Mapping[str, np.ndarray]
 """Columns (N,) as their codecs encode them; an empty cell is NaN, or the last code of a label."""
 
 
@@ -64,7 +62,7 @@ class Derived(Config, abc.ABC):
         """The columns it follows from."""
 
     @abc.abstractmethod
-    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
         """The codes of n rows."""
 
     @property
@@ -79,9 +77,9 @@ class Derived(Config, abc.ABC):
     def note(self) -> str:
         return f"{self.rule}; it is not modelled but computed"
 
-    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
         """The rows (n,) that differ from what is computed; an empty cell is unknown."""
-        found, expected = codes[self.name].double(), self.compute(codes, codecs, n).double()
+        found, expected = codes[self.name], self.compute(codes, codecs, n)
         return ~((found == expected) | is_empty(found, codecs[self.name]))
 
 
@@ -98,8 +96,8 @@ class Constant(Derived):
     def sources(self) -> tuple[str, ...]:
         return ()
 
-    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
-        return torch.full((n,), self.code, dtype=torch.float64)
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
+        return np.full(n, self.code)
 
     @property
     def rule(self) -> str:
@@ -121,32 +119,32 @@ class Lookup(Derived):
     def sources(self) -> tuple[str, ...]:
         return (self.source,)
 
-    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
-        table = [torch.nan if code is None else code for code in self.codes]
-        values = torch.tensor([*table, torch.nan], dtype=torch.float64)  # index -1 is unknown
-        return values[codes[self.source].double().nan_to_num(-1).round().long().cpu()]
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
+        table = [np.nan if code is None else code for code in self.codes]
+        values = np.array([*table, np.nan])  # index -1 is unknown
+        return values[codes_of(codes[self.source])]
 
-    def fill_source(self, codes: Codes, codecs: Mapping[str, Codec]) -> Tensor:
+    def fill_source(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
         """The source with its empty cells filled in where only one name has the value of this
         column."""
-        source, value = codes[self.source].clone(), self.implied(codes, codecs)
+        source, value = codes[self.source].copy(), self.implied(codes, codecs)
         for place, code in enumerate(self.codes):
             if code is not None and self.codes.count(code) == 1:
                 source[value == code] = place
         return source
 
-    def implied(self, codes: Codes, codecs: Mapping[str, Codec]) -> Tensor:
+    def implied(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
         """The codes (N,) of this column where it is known and its source is empty, so that it says
         which names the source may have; NaN elsewhere."""
-        value, source = codes[self.name].double(), codes[self.source]
+        value, source = codes[self.name].astype(np.float64), codes[self.source]
         says = is_empty(source, codecs[self.source]) & ~is_empty(value, codecs[self.name])
-        return value.where(says, torch.nan)
+        return np.where(says, value, np.nan)
 
-    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
         """An empty source may have any name that has the value of this column."""
         value = self.implied(codes, codecs)
         possible = [code for code in self.codes if code is not None]
-        known = torch.isin(value, torch.tensor(possible, dtype=value.dtype))
+        known = np.isin(value, possible)
         return super().broken(codes, codecs, n) & ~known
 
     @property
@@ -167,15 +165,15 @@ class Formula(Derived):
     def sources(self) -> tuple[str, ...]:
         return self.columns
 
-    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+    def compute(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
         numbers = in_numbers({name: codes[name] for name in self.columns}, codecs)
         value = parse_expression(self.text, self.columns).compute(numbers)
-        return torch.from_numpy(np.broadcast_to(value - zero_of(codecs[self.name]), (n,)).copy())
+        return np.broadcast_to(value - zero_of(codecs[self.name]), (n,)).copy()
 
-    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> Tensor:
+    def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
         """Only known columns that cannot be computed: constraints compare the others."""
         computed = self.compute(codes, codecs, n)
-        return computed.isnan() & ~codes[self.name].isnan()
+        return np.isnan(computed) & ~np.isnan(codes[self.name])
 
     @property
     def rule(self) -> str:
@@ -198,29 +196,30 @@ class Difference(Config):
     space: Space
     """The space of the difference."""
 
-    def subtract(self, codes: Codes) -> Tensor:
-        top, base = codes[self.name].double(), codes[self.base].double()
-        return (top - base + self.shift).clamp(min=0).to(codes[self.name].dtype)
+    def subtract(self, codes: Codes) -> np.ndarray:
+        top, base = codes[self.name].astype(np.float64), codes[self.base].astype(np.float64)
+        return np.maximum(top - base + self.shift, 0).astype(codes[self.name].dtype)
 
     def refuse_undefined(self, codes: Codes, places: RowLocations) -> None:
         """DataError about the first row with a value above an empty cell."""
         if not {self.name, self.base} <= {*codes}:
             return
-        wrong = (codes[self.base].isnan() & ~codes[self.name].isnan()).nonzero()
+        wrong = np.flatnonzero(np.isnan(codes[self.base]) & ~np.isnan(codes[self.name]))
         if len(wrong):
             raise DataError(
-                f"{places.at(f'column {self.base!r}')(int(wrong[0, 0]))} is empty and "
+                f"{places.at(f'column {self.base!r}')(int(wrong[0]))} is empty and "
                 f"{self.name}, which is modelled as its distance above {self.base}, is not; fill "
                 "it in, or leave both empty"
             )
 
-    def add(self, difference: Tensor, base: Tensor) -> Tensor:
-        return (difference.double() + base.double() - self.shift).to(difference.dtype)
+    def add(self, difference: np.ndarray, base: np.ndarray) -> np.ndarray:
+        total = difference.astype(np.float64) + base.astype(np.float64) - self.shift
+        return total.astype(difference.dtype)
 
 
 def in_numbers(codes: Codes, codecs: Mapping[str, Codec]) -> Numbers:
     """Columns in the numbers of the data."""
-    return {name: to_numbers(codecs[name], code.cpu().numpy()) for name, code in codes.items()}
+    return {name: to_numbers(codecs[name], code) for name, code in codes.items()}
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,8 @@ class Restored:
     differences: tuple[Difference, ...] = ()
 
     def columns(
-        self, names: Sequence[str], x: Tensor, codecs: Mapping[str, Codec]
-    ) -> dict[str, Tensor]:
+        self, names: Sequence[str], x: np.ndarray, codecs: Mapping[str, Codec]
+    ) -> dict[str, np.ndarray]:
         """The codes of every column from rows x (N, D) of the modelled ones."""
         codes = {name: x[:, place] for place, name in enumerate(names)}
         for each in self.differences:  # a base comes before what is above it
@@ -253,7 +252,7 @@ def refuse_broken_rows(
         known = all(name in codes for name in (each.name, *each.sources))
         if not known:
             continue
-        broken = each.broken(codes, codecs, len(codes[each.name])).nonzero()[:, 0]
+        broken = np.flatnonzero(each.broken(codes, codecs, len(codes[each.name])))
         if len(broken):
             row = int(broken[0])
             wrong = cell(each.name, codes, codecs, row)
@@ -270,45 +269,46 @@ def refuse_broken_rows(
 
 
 def cell(name: str, codes: Codes, codecs: Mapping[str, Codec], row: int) -> str:
-    value = codecs[name].decode(codes[name][row : row + 1].cpu().numpy())[0]
+    value = codecs[name].decode(codes[name][row : row + 1])[0]
     return f"{name}={EMPTY if value is None or value != value else value}"
 
 
-def is_function(source: Tensor, column: Tensor, known: Levels | None = None) -> bool:
+def is_function(source: np.ndarray, column: np.ndarray, known: Levels | None = None) -> bool:
     """Whether a column (N,) of codes is a function of another, which is not believed of few rows
     or where an independent column would often be one too. `known` are the levels of the source."""
     known = known or levels_of(source)
     if known is None:
         return False
     values, sizes = known
-    table = torch.full((len(values),), torch.nan, dtype=torch.float64)
+    table = np.full(len(values), np.nan)
     for part, here in zip(parts(source), parts(column), strict=True):
-        place, cells = torch.searchsorted(values, as_ranks(part)), as_ranks(here)
-        table[place] = table[place].where(~table[place].isnan(), cells)
-        if not torch.equal(table[place], cells):
+        place, cells = np.searchsorted(values, as_ranks(part)), as_ranks(here)
+        table[place] = np.where(np.isnan(table[place]), cells, table[place])
+        if not np.array_equal(table[place], cells):
             return False
-    inverse = table.unique(return_inverse=True)[1]
-    counts = torch.zeros(int(inverse.max()) + 1).long().index_add_(0, inverse, sizes)
-    agree = ((counts.double() / len(column)) ** sizes.double()[:, None]).sum(1).log().sum()
+    inverse = np.unique(table, return_inverse=True)[1]
+    counts = np.bincount(inverse, sizes)
+    with np.errstate(divide="ignore"):  # what no independent column would do
+        agree = np.log(((counts / len(column)) ** sizes[:, None]).sum(1)).sum()
     return float(agree) < CHANCE
 
 
-Levels = tuple[Tensor, Tensor]
+Levels = tuple[np.ndarray, np.ndarray]
 """The different values of a column, and how often each occurs."""
 
 
-def levels_of(codes: Tensor) -> Levels | None:
+def levels_of(codes: np.ndarray) -> Levels | None:
     """The levels of a column of which another may be a function; None if they hardly repeat."""
     return levels(codes, len(codes) // FEWEST_ROWS)
 
 
-def parts(codes: Tensor) -> list[Tensor]:
+def parts(codes: np.ndarray) -> list[np.ndarray]:
     """The rows of a column some at a time, few of them first: they refute most of what is asked
     about all."""
-    return [codes[:FIRST], *codes[FIRST:].split(PIECE)] if len(codes) > FIRST else [codes]
+    return [codes[:FIRST], *pieces(codes[FIRST:])] if len(codes) > FIRST else [codes]
 
 
-def is_single(codes: Tensor) -> bool:
+def is_single(codes: np.ndarray) -> bool:
     """Whether all cells of a column are equal; empty ones are."""
     return all(bool((as_ranks(part) == as_ranks(codes[:1])).all()) for part in parts(codes))
 
@@ -326,7 +326,7 @@ def find_derived(
     single = Picked(codes, [name for name, code in codes.items() if code.ndim == 1])
     equal = {name for name, code in single.items() if is_single(code)}
     constants = [name for name in single if name in equal and name not in excluded]
-    constants = [name for name in constants if not single[name][:1].isnan().any()]
+    constants = [name for name in constants if not np.isnan(single[name][:1]).any()]
     if len(constants) == len(single):
         return ()
     found: list[Derived] = [constant(name, single[name], codecs[name]) for name in constants]
@@ -360,8 +360,8 @@ def find_derived(
     return tuple(found)
 
 
-def constant(name: str, code: Tensor, codec: Codec) -> Constant:
-    shown = codec.decode(code[:1].numpy())[0]
+def constant(name: str, code: np.ndarray, codec: Codec) -> Constant:
+    shown = codec.decode(code[:1])[0]
     return Constant(name=name, code=float(code[0]), shown=str(shown))
 
 
@@ -370,8 +370,7 @@ def lookup(
 ) -> Lookup:
     table: list[float | None] = []
     for part, here in zip(parts(codes[source]), parts(codes[name]), strict=True):
-        place = part.double().nan_to_num(-1).round().long().numpy()
-        for code, row in zip(*np.unique(place, return_index=True), strict=True):
+        for code, row in zip(*np.unique(codes_of(part), return_index=True), strict=True):
             if code < 0:
                 continue
             value = float(here[row])
@@ -381,12 +380,12 @@ def lookup(
     return Lookup(name=name, source=source, codes=tuple(table), inverse=inverse)
 
 
-def is_empty(code: Tensor, codec: Codec) -> Tensor:
+def is_empty(code: np.ndarray, codec: Codec) -> np.ndarray:
     """Which cells (N,) hold nothing."""
     if not isinstance(codec, Categorical):
-        return code.isnan()
+        return np.isnan(code)
     blank = codec.names.index(MISSING) if MISSING in codec.names else -1
-    return code.isnan() | (code < 0) | (code == blank)
+    return np.isnan(code) | (code < 0) | (code == blank)
 
 
 def is_label(codec: Codec) -> bool:
@@ -407,12 +406,12 @@ def leaks(target: str, inputs: Sequence[str], codes: Codes) -> list[str]:
     return found
 
 
-def may_be_function(source: Tensor, column: Tensor) -> bool:
+def may_be_function(source: np.ndarray, column: np.ndarray) -> bool:
     """Whether equal cells of one column stand beside equal cells of the other."""
-    _, place = as_ranks(source).unique(return_inverse=True)
-    table = torch.zeros(len(source), dtype=torch.float64)
+    _, place = np.unique(as_ranks(source), return_inverse=True)
+    table = np.zeros(len(source))
     table[place] = as_ranks(column)
-    return torch.equal(table[place], as_ranks(column))
+    return np.array_equal(table[place], as_ranks(column))
 
 
 @dataclass(frozen=True)
@@ -489,14 +488,14 @@ def find_date_pairs(
     """The columns of dates that are never before another one (a start and an end), each with the
     one closest below it; (smaller, larger), a base before those above."""
     dates = [name for name in codes if isinstance(codecs[name], Date) and name not in excluded]
-    numbers = {name: codes[name].double() + zero_of(codecs[name]) for name in dates}
+    numbers = {name: codes[name].astype(np.float64) + zero_of(codecs[name]) for name in dates}
     bases: dict[str, str] = {}
     for large in dates:
         below = []
         for small in dates:
             if small == large or not can_be_difference(small, large, bases, (), codes, codecs):
                 continue
-            distance = (numbers[large] - numbers[small])[~codes[large].isnan()]
+            distance = (numbers[large] - numbers[small])[~np.isnan(codes[large])]
             same_unit = unit_of(codecs[small]) == unit_of(codecs[large])
             if same_unit and len(distance) >= FEWEST_PAIRS and bool((distance >= 0).all()):
                 below.append((float(distance.mean()), small))
@@ -520,7 +519,7 @@ def can_be_difference(
     free = large not in bases and below != large and not {small, large} & {*formulas}
     kinds = [getattr(codecs[name], "kind", "binary") for name in (small, large)]
     whole = kinds == ["counts", "counts"] or (kinds[1] == "real" and "binary" not in kinds)
-    known = bool((~codes[small].isnan() | codes[large].isnan()).all())
+    known = bool((~np.isnan(codes[small]) | np.isnan(codes[large])).all())
     return free and whole and known
 
 

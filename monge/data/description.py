@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.space import Space
@@ -24,7 +22,7 @@ from .codecs.sequence import SequenceCodec
 from .codecs.time_index import TimeIndex
 from .codecs.window import Window
 from .dataset import Dataset, empty_cells, example
-from .packed import Ragged, single_columns
+from .packed import Ragged, as_ranks, single_columns
 from .readers.series import NONE
 from .schema import Field
 
@@ -155,7 +153,7 @@ def problems(source: Dataset) -> Iterator[Problem]:
 
 def few_rows(source: Dataset) -> Iterator[Problem]:
     if len(source) < FEW_ROWS:
-        test = len(source.splits["test"])
+        test = len(source.rows_of("test"))
         yield Problem(
             "few rows",
             (),
@@ -166,13 +164,11 @@ def few_rows(source: Dataset) -> Iterator[Problem]:
 
 
 def duplicates(source: Dataset) -> Iterator[Problem]:
-    columns = [
-        column.double().nan_to_num(-1e300) for column in single_columns(source.tensors).values()
-    ]
-    if len(columns) < len(source.tensors) or len(columns) < FEW_COLUMNS:
+    columns = [as_ranks(column) for column in single_columns(source.stored).values()]
+    if len(columns) < len(source.stored) or len(columns) < FEW_COLUMNS:
         return
-    rows = torch.stack(columns, 1)
-    count = len(rows) - len(rows.unique(dim=0))
+    rows = np.stack(columns, 1)
+    count = len(rows) - count_different(rows)
     # rows of few names repeat by themselves
     if count and any(is_number(field.space) for field in source.schema.fields):
         share = percent(count / len(rows))
@@ -184,6 +180,12 @@ def duplicates(source: Dataset) -> Iterator[Problem]:
             "test rows may be among the training rows",
             "remove them from the file if they are copies rather than observations",
         )
+
+
+def count_different(rows: np.ndarray) -> int:
+    """How many of the rows (N, D) differ from one another."""
+    order = np.lexsort(rows.T)
+    return 1 + int((rows[order[1:]] != rows[order[:-1]]).any(1).sum())
 
 
 def is_number(space: Space) -> bool:
@@ -203,10 +205,10 @@ def mostly_empty(field: Field, source: Dataset) -> Iterator[Problem]:
 
 
 def rare_names(field: Field, source: Dataset) -> Iterator[Problem]:
-    codec, codes = field.codec, source.tensors[field.name]
-    if not isinstance(codec, Categorical) or not isinstance(codes, Tensor):
+    codec, codes = field.codec, source.stored[field.name]
+    if not isinstance(codec, Categorical) or not isinstance(codes, np.ndarray):
         return
-    counts = codes[codes >= 0].bincount(minlength=len(codec.names)).tolist()
+    counts = np.bincount(codes[codes >= 0], minlength=len(codec.names)).tolist()
     rare = [
         name
         for name, count in zip(codec.names, counts, strict=True)
@@ -226,12 +228,12 @@ def rare_names(field: Field, source: Dataset) -> Iterator[Problem]:
 
 def digits_of_dates(field: Field, source: Dataset) -> Iterator[Problem]:
     """Whole numbers such as 20160131, all of which are dates."""
-    codes = source.tensors[field.name]
+    codes = source.stored[field.name]
     if field.space.kind != "counts" or isinstance(field.codec, Date) or field.space.shape:
         return
-    assert isinstance(codes, Tensor), "a column has one number a row"
+    assert isinstance(codes, np.ndarray), "a column has one number a row"
     base = getattr(field.codec, "offset", 0)
-    numbers = (codes[~codes.isnan()].double() + base).unique()
+    numbers = np.unique(codes[~np.isnan(codes)].astype(np.float64) + base)
     if len(numbers) < RARE or numbers.min() < 1000_01_01 or numbers.max() > 9999_12_31:
         return
     cells = np.array([f"{number:.0f}" for number in numbers.tolist()], object)
@@ -246,10 +248,10 @@ def digits_of_dates(field: Field, source: Dataset) -> Iterator[Problem]:
 
 
 def unclear_dates(field: Field, source: Dataset) -> Iterator[Problem]:
-    codec, codes = field.codec, source.tensors[field.name]
-    if not isinstance(codec, Date) or not isinstance(codes, Tensor):
+    codec, codes = field.codec, source.stored[field.name]
+    if not isinstance(codec, Date) or not isinstance(codes, np.ndarray):
         return
-    cells = [cell for cell in codec.decode(codes.unique().numpy()) if cell is not None]
+    cells = [cell for cell in codec.decode(np.unique(codes)) if cell is not None]
     form = codec.clock.form
     if is_ambiguous(cells, form):
         times = parse_times(np.array(cells, object), form)
@@ -340,7 +342,7 @@ def column(field: Field, source: Dataset) -> dict[str, Any]:
 
 def about(field: Field, source: Dataset) -> Iterator[str]:
     """The support of a column, and how it follows from others."""
-    space, x = field.space, source.tensors[field.name]
+    space, x = field.space, source.stored[field.name]
     derived = {each.name: each for each in source.schema.derived}
     above = {each.name: each.base for each in source.schema.differences}
     if field.name in derived:
@@ -350,9 +352,9 @@ def about(field: Field, source: Dataset) -> Iterator[str]:
     if field.name in above:
         yield f"modelled as the difference from {above[field.name]}"
     base = getattr(field.codec, "offset", 0)
-    if isinstance(x, Tensor) and not isinstance(field.codec, Date):
+    if isinstance(x, np.ndarray) and not isinstance(field.codec, Date):
         for atom in space.atoms:
-            yield f"{digits(base + atom)} in {percent(float((x == atom).double().mean()))}"
+            yield f"{digits(base + atom)} in {percent(float((x == atom).mean()))}"
         ends = [
             f"{word} {digits(base + end)}"
             for word, end in (("at least", space.lower), ("at most", space.upper))
@@ -369,11 +371,11 @@ def about(field: Field, source: Dataset) -> Iterator[str]:
 def channels(source: Dataset) -> Iterator[dict[str, Any]]:
     """The times and the channels of a series."""
     clock, window = source.fields["time"].codec, source.fields["series"].codec
-    rows, first = source.tensors["series"], source.tensors["time"]
+    rows, first = source.stored["series"], source.stored["time"]
     assert isinstance(clock, TimeIndex), "a series has a clock"
     assert isinstance(window, Window), "a series has windows"
     assert isinstance(rows, Ragged), "windows overlap"
-    assert isinstance(first, Tensor), "a time is one number"
+    assert isinstance(first, np.ndarray), "a time is one number"
     past = source.fields["past"].codec
     assert isinstance(past, Window), "a series has a past"
     start, end = (

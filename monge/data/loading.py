@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
-from torch.utils.data import Dataset as TorchDataset
 
+from ..core.deferred import torch
 from ..core.errors import DataError, MongeError, UsageError, nearest
 from ..core.memory import gigabytes
 from . import constraints, frames, splits
@@ -36,7 +33,7 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
-from .packed import PackedTensor, missing_counts, single_columns
+from .packed import FieldRows, missing_counts, single_columns
 from .prepared import SUFFIX as PREPARED_SUFFIX
 from .prepared import (
     Inputs,
@@ -197,9 +194,9 @@ def table_name(source: Any) -> str:
 
 def decoded(dataset: Dataset) -> RawData:
     """The rows of a table as they were before they were encoded."""
-    columns = single_columns(dataset.tensors)
+    columns = single_columns(dataset.stored)
     values = {
-        field.name: tables.series(field.codec, field.codec.decode(columns[field.name].numpy()))
+        field.name: tables.series(field.codec, field.codec.decode(columns[field.name]))
         for field in dataset.schema.fields
     }
     values |= {name: tables.as_column(cells) for name, cells in dataset.row_keys.items()}
@@ -391,7 +388,8 @@ def is_sentence_pairs(source: Any) -> bool:
 
 
 def is_torch_dataset(source: Any) -> bool:
-    return isinstance(source, TorchDataset) and not isinstance(source, IterableDataset)
+    data = torch.utils.data
+    return isinstance(source, data.Dataset) and not isinstance(source, data.IterableDataset)
 
 
 def is_iterable(source: Any) -> bool:
@@ -412,7 +410,8 @@ def read_items(source: Any, options: Options, form: ReadFormat) -> RawData:
 def read_loader(source: Any, options: Options, form: ReadFormat) -> RawData:
     """The rows of a DataLoader: the items that its sampler chooses, in the order of its dataset,
     not in batches."""
-    if source.collate_fn not in (default_collate, default_convert):
+    known = (torch.utils.data.default_collate, torch.utils.data.default_convert)
+    if source.collate_fn not in known:
         raise DataError(
             "expected a DataLoader that puts rows into batches as torch does, found one with a "
             "collate_fn of its own; give its dataset, or the rows as arrays"
@@ -555,14 +554,16 @@ READERS = (
     ),
     DataReader(
         lambda source, options, form: arrays.from_array(source),
-        lambda source, options: isinstance(source, np.ndarray | Tensor),
+        lambda source, options: isinstance(source, np.ndarray | torch.Tensor),
     ),
     DataReader(
         lambda source, options, form: arrays.from_pair(*source),
         lambda source, options: isinstance(source, tuple) and len(source) == 2,
     ),
     DataReader(read_items, lambda source, options: is_torch_dataset(source)),
-    DataReader(read_loader, lambda source, options: isinstance(source, DataLoader)),
+    DataReader(
+        read_loader, lambda source, options: isinstance(source, torch.utils.data.DataLoader)
+    ),
     DataReader(
         lambda source, options, form: arrays.from_rows(source, "rows"),
         lambda source, options: is_iterable(source),
@@ -637,7 +638,7 @@ def build(
         dropped,
         options,
         raw.row_keys,
-        None if raw.refused is None else torch.from_numpy(raw.refused),
+        raw.refused,
         raw.panel,
     )
 
@@ -732,7 +733,7 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 def encode(
     raw: RawData, options: Options, changes: Sequence[parse.Change], schema: Schema | None
-) -> tuple[dict[str, Codec], Mapping[str, PackedTensor]]:
+) -> tuple[dict[str, Codec], Mapping[str, FieldRows]]:
     """Fit codecs, encode the rows and apply the transforms."""
     values: Mapping[str, Any] = AllCells(raw)
     if raw.store is None:
@@ -769,15 +770,15 @@ class AllCells(Mapping[str, Any]):
 
 
 def select_rows(
-    raw: RawData, tensors: Mapping[str, PackedTensor], rows: Tensor
-) -> tuple[RawData, Mapping[str, PackedTensor]]:
+    raw: RawData, tensors: Mapping[str, FieldRows], rows: np.ndarray
+) -> tuple[RawData, Mapping[str, FieldRows]]:
     """The rows that the settings select, in order."""
     if len(rows) == len(raw):
         return raw, tensors
-    split = None if raw.split is None else raw.split[rows.numpy()]
-    keys = {name: cells[rows.numpy()] for name, cells in raw.row_keys.items()}
-    refused = None if raw.refused is None else raw.refused[rows.numpy()]
-    places = raw.places.take(rows.numpy())
+    split = None if raw.split is None else raw.split[rows]
+    keys = {name: cells[rows] for name, cells in raw.row_keys.items()}
+    refused = None if raw.refused is None else raw.refused[rows]
+    places = raw.places.take(rows)
     return replace(raw, split=split, places=places, row_keys=keys, refused=refused), {
         name: tensor[rows] for name, tensor in tensors.items()
     } if raw.store is None else raw.store.select(tensors, rows)
@@ -845,7 +846,7 @@ def values_of(raw: RawData, name: str) -> np.ndarray:
     return raw.values[name] if as_is else tables.cells(raw.values[name], raw.at(name))
 
 
-def empty_columns(tensors: Mapping[str, PackedTensor]) -> str:
+def empty_columns(tensors: Mapping[str, FieldRows]) -> str:
     """The fields with missing cells and the rows of each that have some, most first."""
     counts = {
         name: int((found > 0).sum())
@@ -856,14 +857,11 @@ def empty_columns(tensors: Mapping[str, PackedTensor]) -> str:
     return listed([f"{name} in {counts[name]}" for name in ranked], 4)
 
 
-def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
+def complete_rows(tensors: Mapping[str, FieldRows], name: str) -> np.ndarray:
     """The rows without missing cells."""
     masks = [found > 0 for rows in tensors.values() if (found := missing_counts(rows)) is not None]
-    rows = (
-        (~torch.stack(masks).any(0)).nonzero()[:, 0]
-        if masks
-        else torch.arange(len(next(iter(tensors.values()))))
-    )
+    count = len(next(iter(tensors.values())))
+    rows = np.flatnonzero(~np.any(masks, axis=0)) if masks else np.arange(count)
     if not len(rows):
         raise DataError(
             f"every row of {name} has a missing cell, and data.missing=drop leaves "

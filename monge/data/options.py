@@ -8,6 +8,8 @@ from ..core.config import Config, Range
 from ..core.errors import MAX_SEED, UsageError
 from ..core.memory import require_memory
 
+NO_CHANGE = "none"
+"""The value of data.augment that turns off the augmentation a model proposes."""
 COPIES = 16
 """Float64 numbers that making one number of synthetic data needs at most, with its noise."""
 

@@ -1,16 +1,25 @@
-"""Rows of unequal length, concatenated in one tensor and padded only in batches."""
+"""How the rows of a field are stored, and the statistics of them.
+
+A field of one value per row is an array of numpy, from which a description is made without torch.
+One of vectors or images is a tensor, one whose rows differ in length is `Ragged`. All are tensors
+in batches.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Union
 
-import torch
-from torch import Tensor
+import numpy as np
 
-LOWEST = {torch.uint8: 0, torch.int16: -(2**15)}
+from ..core.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOWEST = {"uint8": 0, "int16": -(2**15)}
 """The types whose values are counted, with the smallest value of each."""
 PIECE = 2**20
 """Numbers processed at once."""
@@ -20,7 +29,8 @@ FEW_CODES = 2**16
 
 @dataclass(frozen=True)
 class Ragged:
-    """Row i is flat[start[i] : start[i] + length[i]]; a stored v stands for v + base."""
+    """Rows of unequal length, concatenated in one tensor and padded only in batches: row i is
+    flat[start[i] : start[i] + length[i]]; a stored v stands for v + base."""
 
     flat: Tensor  # (total, *step)
     start: Tensor  # (N,)
@@ -35,7 +45,7 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.length)
 
-    def __getitem__(self, rows: Tensor) -> Ragged:
+    def __getitem__(self, rows: Tensor | np.ndarray) -> Ragged:
         return Ragged(self.flat, self.start[rows], self.length[rows], self.base)
 
     @property
@@ -58,7 +68,7 @@ class Ragged:
         return [self.steps, self.length]
 
     def pad(
-        self, rows: Tensor, dtype: torch.dtype = torch.float32, shift: Tensor | int = 0
+        self, rows: Tensor, dtype: torch.dtype | None = None, shift: Tensor | int = 0
     ) -> tuple[Tensor, Tensor]:
         """The values of some rows, (B, T, *step) with zeros after the end, and their lengths; T is
         the longest of these. Rows start `shift` (B,) steps later and end as much later."""
@@ -66,7 +76,7 @@ class Ragged:
         step = torch.arange(int(length.max()) if len(length) else 0)
         exists = step < length[:, None]  # (B, T)
         place = (start[:, None] + step).where(exists, 0)
-        x = self.flat[place].to(dtype) + self.base  # (B, T, *step)
+        x = self.flat[place].to(dtype or torch.float32) + self.base  # (B, T, *step)
         exists = exists.reshape(*exists.shape, *(1,) * (x.ndim - 2))
         return x.masked_fill_(~exists, 0), length
 
@@ -75,69 +85,101 @@ class Ragged:
         return Ragged(flat, self.start, self.length, base)
 
 
-PackedTensor = Tensor | Ragged
-"""The stored rows of a field."""
+PackedTensor = Union["Tensor", Ragged]
+"""The rows of a field as tensors, of which batches are made."""
+FieldRows = Union[np.ndarray, "Tensor", Ragged]
+"""The rows of a field as they are stored."""
 
 
-def is_missing(x: Tensor) -> Tensor | None:
-    """Which entries of a tensor are missing; None for a type without missing values."""
-    if x.is_floating_point():
-        return x.isnan()
-    return x < 0 if x.dtype == torch.int64 else None
+def as_tensor(rows: FieldRows) -> PackedTensor:
+    """Stored rows as tensors; an array is not copied."""
+    return torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows
+
+
+class AsTensors(Mapping[str, PackedTensor]):
+    """The fields of a dataset as tensors, made of what is stored when they are used."""
+
+    def __init__(self, fields: Mapping[str, FieldRows]) -> None:
+        self.fields = fields
+
+    def __getitem__(self, name: str) -> PackedTensor:
+        return as_tensor(self.fields[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+
+def dtype_name(x: Any) -> str:
+    """The type of the numbers of an array or a tensor: float32, int64, ..."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def is_missing(x: Any) -> Any:
+    """Which entries of an array or a tensor are missing; None for a type without missing
+    values."""
+    name = dtype_name(x)
+    if "float" in name:
+        return np.isnan(x) if isinstance(x, np.ndarray) else x.isnan()
+    return x < 0 if name == "int64" else None
 
 
 def marks_missing(x: Any) -> bool:
     """Whether entries of this type can be missing."""
-    return x.is_floating_point() or x.dtype == torch.int64
+    return "float" in dtype_name(x) or dtype_name(x) == "int64"
 
 
-def missing_counts(rows: PackedTensor) -> Tensor | None:
+def missing_counts(rows: FieldRows) -> np.ndarray | None:
     """Number of missing cells of each row, (N,); None for a type without missing values."""
     if not marks_missing(rows.flat if isinstance(rows, Ragged) else rows):
         return None
-    if isinstance(rows, Tensor):
-        return torch.cat([count_missing(part) for part in some_rows(rows)])
-    each = count_missing(rows.flat)
-    total = torch.cat([torch.zeros(1, dtype=torch.long), each.cumsum(0)])
-    return total[rows.start + rows.length] - total[rows.start]
+    if not isinstance(rows, Ragged):
+        return np.concatenate([count_missing(part) for part in some_rows(rows)])
+    total = np.concatenate([[0], count_missing(rows.flat).cumsum()])
+    start, length = rows.start.numpy(), rows.length.numpy()
+    return total[start + length] - total[start]
 
 
-def count_missing(x: Tensor) -> Tensor:
-    mask = is_missing(x)
-    assert mask is not None, "asked before"
+def count_missing(x: Any) -> np.ndarray:
+    mask = np.asarray(is_missing(x))
     return mask.reshape(len(mask), -1).sum(1)
 
 
-def has_missing(rows: PackedTensor) -> bool:
+def has_missing(rows: FieldRows) -> bool:
     """Whether a cell of any row is missing."""
     if isinstance(rows, Ragged):
         found = missing_counts(rows)
         return found is not None and bool(found.any())
-    return marks_missing(rows) and any(
-        mask is not None and bool(mask.any()) for mask in map(is_missing, some_rows(rows))
-    )
+    return marks_missing(rows) and any(bool(is_missing(part).any()) for part in some_rows(rows))
 
 
-def some_rows(x: Any) -> Iterator[Tensor]:
-    """The rows of a tensor (N, *row), or of what stands for one, some at a time."""
+def some_rows(x: Any) -> Iterator[Any]:
+    """The rows of an array or a tensor (N, *row), or of what stands for one, some at a time."""
     size = max(1, PIECE // max(math.prod(x.shape[1:]), 1))
-    return iter(x.split(size)) if len(x) else iter([x[:0]])
+    if not len(x):
+        return iter([x[:0]])
+    return pieces(x, size) if isinstance(x, np.ndarray) else iter(x.split(size))
+
+
+def pieces(x: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
+    """The rows of an array some at a time."""
+    size = size or PIECE
+    return (x[start : start + size] for start in range(0, len(x), size))
 
 
 class Chosen:
     """Some rows of a field (N, *row), which are taken only when they are used: what was read of a
     file does not stay in memory."""
 
-    def __init__(self, fields: Mapping[str, Any], name: str, index: Tensor) -> None:
-        self.fields, self.name, self.index = fields, name, index
+    def __init__(self, fields: Mapping[str, Any], name: str, index: np.ndarray) -> None:
+        self.fields, self.name, self.index = fields, name, torch.from_numpy(index)
         rows = fields[name]
         self.dtype, self.shape = rows.dtype, (len(index), *rows.shape[1:])
 
     def __len__(self) -> int:
         return len(self.index)
-
-    def is_floating_point(self) -> bool:
-        return self.dtype.is_floating_point
 
     def split(self, size: int) -> Iterator[Tensor]:
         for part in self.index.split(size):
@@ -169,16 +211,9 @@ class Picked(Mapping[str, Any]):
         return len(self.names)
 
 
-def single_columns(tensors: Mapping[str, PackedTensor]) -> Mapping[str, Tensor]:
-    """The fields of one number per row."""
-    return Picked(
-        tensors,
-        [
-            name
-            for name, column in tensors.items()
-            if isinstance(column, Tensor) and column.ndim == 1
-        ],
-    )
+def single_columns(fields: Mapping[str, FieldRows]) -> Mapping[str, np.ndarray]:
+    """The fields of one value per row."""
+    return Picked(fields, [name for name, rows in fields.items() if isinstance(rows, np.ndarray)])
 
 
 class Moments(TypedDict):
@@ -198,17 +233,19 @@ class Statistics(Moments):
 
 
 def statistics(x: Any, groups: int) -> Statistics:
-    """Statistics of rows x (N, groups * anything), a tensor or what stands for one; NaN counts as
-    missing."""
+    """Statistics of rows x (N, groups * anything), an array, a tensor or what stands for one; NaN
+    counts as missing."""
+    kind = dtype_name(x)
     found: list[Any] = [
-        LevelMoments(x.dtype) if x.dtype in LOWEST else NumberMoments() for _ in range(groups)
+        LevelMoments(kind) if kind in LOWEST else NumberMoments() for _ in range(groups)
     ]
     missing = False
-    for rows in some_rows(x):
-        missing |= rows.is_floating_point() and bool(rows.isnan().any())
-        parts = rows.reshape(len(rows), groups, -1).unbind(1) if len(rows) else ()
-        for each, part in zip(found, parts, strict=False):
-            each.add(part.flatten())
+    for some in some_rows(x):
+        rows = np.asarray(some)
+        missing |= rows.dtype.kind == "f" and bool(np.isnan(rows).any())
+        parts = rows.reshape(len(rows), groups, -1)
+        for place, each in enumerate(found if len(rows) else ()):
+            each.add(parts[:, place].ravel())
     mean, scale, low, high = (
         tuple(column) for column in zip(*(each.moments for each in found), strict=True)
     )
@@ -223,17 +260,17 @@ class NumberMoments:
         self.count, self.mean, self.variance = 0, 0.0, 0.0
         self.low, self.high = math.inf, -math.inf
 
-    def add(self, x: Tensor) -> None:
-        empty = x.isnan()
-        seen = (x[~empty] if bool(empty.any()) else x).double()
+    def add(self, x: np.ndarray) -> None:
+        empty = np.isnan(x)
+        seen = (x[~empty] if empty.any() else x).astype(np.float64)
         if not len(seen):
             return
-        share, (least, most) = len(seen) / (self.count + len(seen)), seen.aminmax()
-        apart, within = float(seen.mean()) - self.mean, float(seen.var(correction=0))
+        share = len(seen) / (self.count + len(seen))
+        apart, within = float(seen.mean()) - self.mean, float(seen.var())
         self.variance += share * (within - self.variance) + share * (1 - share) * apart**2
         self.mean += share * apart
         self.count += len(seen)
-        self.low, self.high = min(self.low, float(least)), max(self.high, float(most))
+        self.low, self.high = min(self.low, float(seen.min())), max(self.high, float(seen.max()))
 
     @property
     def moments(self) -> tuple[float, ...]:
@@ -246,47 +283,47 @@ class NumberMoments:
 class LevelMoments:
     """The same of integers of 8 or 16 bits, from the counts of the values."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.lowest = LOWEST[dtype]
-        self.count = torch.zeros(256 if dtype == torch.uint8 else 65536, dtype=torch.long)
+    def __init__(self, kind: str) -> None:
+        self.lowest = LOWEST[kind]
+        self.count = np.zeros(256 if kind == "uint8" else 65536, np.int64)
 
-    def add(self, x: Tensor) -> None:
-        self.count += torch.bincount(x.int() - self.lowest, minlength=len(self.count))
+    def add(self, x: np.ndarray) -> None:
+        self.count += np.bincount(x.astype(np.int32) - self.lowest, minlength=len(self.count))
 
     @property
     def moments(self) -> tuple[float, ...]:
-        count = self.count.double()
-        levels = torch.arange(len(count)).double() + self.lowest
+        count = self.count.astype(np.float64)
+        levels = np.arange(len(count)) + float(self.lowest)
         mean = (count @ levels) / count.sum()
-        scale = ((count @ (levels - mean) ** 2) / count.sum()).sqrt()
+        scale = np.sqrt((count @ (levels - mean) ** 2) / count.sum())
         seen = levels[count > 0]
         return float(mean), float(scale) or 1.0, float(seen[0]), float(seen[-1])
 
 
-def levels(column: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
+def levels(column: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | None:
     """The different values of a column (N,), sorted, as float64, and how often each occurs; a
     missing number counts as infinity. None if there are more than `most`."""
-    if column.dtype == torch.int64 and len(column):
-        low, high = (int(end) for end in column.aminmax())
+    if column.dtype == np.int64 and len(column):
+        low, high = int(column.min()), int(column.max())
         if high - low < FEW_CODES:  # codes of names
-            every = torch.zeros(high - low + 1, dtype=torch.long)
-            for part in column.split(PIECE):
-                every += (part - low).bincount(minlength=len(every))
-            found = every.nonzero()[:, 0]
-            return None if len(found) > most else ((found + low).double(), every[found])
-    values, counts = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.long)
-    for part in column.split(PIECE):
-        found, count = as_ranks(part).unique(return_counts=True)
-        values, place = torch.cat([values, found]).unique(return_inverse=True)
-        counts = torch.zeros(len(values), dtype=torch.long).index_add_(
-            0, place, torch.cat([counts, count])
-        )
+            every = np.zeros(high - low + 1, np.int64)
+            for part in pieces(column):
+                every += np.bincount(part - low, minlength=len(every))
+            found = np.flatnonzero(every)
+            return None if len(found) > most else ((found + low).astype(float), every[found])
+    values, counts = np.empty(0), np.empty(0, np.int64)
+    for part in pieces(column):
+        found, count = np.unique(as_ranks(part), return_counts=True)
+        values, place = np.unique(np.concatenate([values, found]), return_inverse=True)
+        both, counts = np.concatenate([counts, count]), np.zeros(len(values), np.int64)
+        np.add.at(counts, place, both)
         if len(values) > most:
             return None
     return values, counts
 
 
-def as_ranks(column: Tensor) -> Tensor:
+def as_ranks(column: np.ndarray) -> np.ndarray:
     """Codes as float64 whose order and equality is that of the cells; a missing number is the
     largest."""
-    return column.double().nan_to_num(torch.inf)
+    ranks = column.astype(np.float64)
+    return np.where(np.isnan(ranks), np.inf, ranks)

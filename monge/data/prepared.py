@@ -33,10 +33,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
 
+from ..core.deferred import torch
 from ..core.errors import DataError, UsageError
 from ..core.files import DRAFT, load_array, replacing
 from ..core.memory import gigabytes
@@ -45,7 +44,7 @@ from .codecs.base import Codec
 from .codecs.scalar import PIECE
 from .dataset import Dataset
 from .options import Options
-from .packed import PackedTensor, Ragged, some_rows
+from .packed import FieldRows, Ragged, dtype_name, pieces, some_rows
 from .readers import arrow, delimited
 from .readers.base import SPLITS, RawData, RowLocations, is_arrow, size_of
 from .readers.columns import LazyColumns, StoredColumn, append
@@ -201,18 +200,18 @@ class StoredField:
         return self.path.with_suffix(f".{part}.npy")
 
     def open(self) -> Any:
-        """The rows, mapped into memory."""
+        """The rows, mapped into memory: an array of single values, or a tensor."""
         if self.form == "pictures":
             from .readers.decoding import PictureRows
 
             return PictureRows(read_json(self.path), self.shape, self.side)  # type: ignore[arg-type]
-        flat = torch.from_numpy(np.memmap(self.path, TYPES[self.kind], "c").view(np.ndarray))
+        flat = np.memmap(self.path, TYPES[self.kind], "c").view(np.ndarray)
         if self.form == "steps":
             start, length = (
                 torch.from_numpy(load_array(self.beside(part), "c")) for part in STEPS
             )
-            return Ragged(flat, start, length)
-        return flat.reshape(-1, *self.shape) if self.shape else flat
+            return Ragged(torch.from_numpy(flat), start, length)
+        return torch.from_numpy(flat).reshape(-1, *self.shape) if self.shape else flat
 
     def check(self, rows: int) -> None:
         """ValueError unless the files hold as many rows."""
@@ -234,7 +233,7 @@ class StoredField:
         bytes some at a time; what was read does not stay in memory."""
         opened = self.open()
         if self.form == "rows":
-            yield list(opened.shape), str(opened.dtype), file_pieces(self.path)
+            yield list(opened.shape), f"torch.{dtype_name(opened)}", file_pieces(self.path)
             return
         for part in opened.parts if isinstance(opened, Ragged) else [opened]:
             some = (piece.contiguous().numpy().data.cast("B") for piece in some_rows(part))
@@ -250,12 +249,12 @@ def write_field(path: Path, rows: Any) -> StoredField:
             with path.with_name(f"{path.name}-{name}").open("wb") as file:
                 np.save(file, getattr(rows, name).numpy())
         return StoredField(path, str(rows.flat.numpy().dtype), form="steps")
-    if not isinstance(rows, Tensor):
+    if not isinstance(rows, np.ndarray | torch.Tensor):
         write_json(path, rows.paths)
         return StoredField(path, "uint8", tuple(rows.shape[1:]), "pictures", rows.side)
     for part in some_rows(rows):
-        append(path, part.contiguous().numpy(), None)
-    return StoredField(path, str(rows[:1].numpy().dtype), tuple(rows.shape[1:]))
+        append(path, np.ascontiguousarray(part), None)
+    return StoredField(path, dtype_name(rows), tuple(rows.shape[1:]))
 
 
 STEPS = ("start", "length")
@@ -391,14 +390,13 @@ class Store:
             for start in range(0, len(cells), size):
                 some = cells[start : start + size]
                 codes = codec.encode(some, lambda row: at(start + row))  # noqa: B023
-                if not isinstance(codes, Tensor):
+                if isinstance(codes, Ragged):
                     raise NotATable(
                         f"expected rows of one length, found sequences in {name!r}, which are "
                         "read only from files that fit into memory; give a part of them"
                     )
-                append(path, codes.numpy(), None)
-                kind = str(codes.dtype).removeprefix("torch.")
-                files[name] = StoredField(path, kind, tuple(codes.shape[1:]))
+                append(path, np.asarray(codes), None)
+                files[name] = StoredField(path, dtype_name(codes), tuple(codes.shape[1:]))
         return StoredTensors(files)
 
     def as_read(self, path: Path, values: Any) -> StoredField | None:
@@ -420,7 +418,7 @@ class Store:
                 return StoredField(path, "uint8", values.shape[1:], "pictures", values.side)
         return None
 
-    def select(self, tensors: Mapping[str, PackedTensor], rows: Tensor) -> StoredTensors:
+    def select(self, tensors: Mapping[str, FieldRows], rows: np.ndarray) -> StoredTensors:
         """Some of the rows alone."""
         assert isinstance(tensors, StoredTensors), "rows are in files"
         files = {}
@@ -432,10 +430,10 @@ class Store:
             elif field.form == "steps":
                 os.link(field.path, fresh.path)
                 for part in STEPS:
-                    np.save(fresh.beside(part), load_array(field.beside(part), "r")[rows.numpy()])
+                    np.save(fresh.beside(part), load_array(field.beside(part), "r")[rows])
             else:
-                for part in rows.split(at_once((1, *field.shape))):
-                    append(fresh.path, tensors[name].index_select(0, part).numpy(), None)
+                for some in pieces(rows, at_once((1, *field.shape))):
+                    append(fresh.path, np.asarray(tensors[name][some]), None)
             files[name] = fresh
         return StoredTensors(files)
 
@@ -445,14 +443,14 @@ class Store:
         made, rows = {}, len(dataset)
         for place, field in enumerate(dataset.schema.fields):
             path = self.rows / f"{place}.new"
-            known = getattr(dataset.tensors, "files", {}).get(field.name)
+            known = getattr(dataset.stored, "files", {}).get(field.name)
             if known is not None:
                 fresh = replace(known, path=path)
                 os.replace(known.path, path)
                 for part in STEPS if known.form == "steps" else ():
                     os.replace(known.beside(part), path.with_name(f"{place}.new-{part}"))
             else:
-                fresh = write_field(path, dataset.tensors[field.name])
+                fresh = write_field(path, dataset.stored[field.name])
             made[field.name] = replace(fresh, path=self.rows / f"{place}.bin")
         for field in made.values():
             draft = field.path.with_suffix(".new")
@@ -463,15 +461,15 @@ class Store:
         for path in self.rows.iterdir():
             if path.name.partition(".")[0] not in kept:
                 path.unlink()
-        for split, index in dataset.splits.items():
-            np.save(self.folder / "splits" / f"{split}.npy", index.numpy())
+        for split, index in dataset.split_rows.items():
+            np.save(self.folder / "splits" / f"{split}.npy", index)
         keys = {}
         for place, (name, cells) in enumerate(dataset.row_keys.items()):
             text = cells.dtype.kind not in "biuf"
             np.save(self.folder / "keys" / f"{place}.npy", cells.astype(str) if text else cells)
             keys[name] = "text" if text else "number"
         if dataset.refused is not None:
-            np.save(self.folder / "refused.npy", dataset.refused.numpy())
+            np.save(self.folder / "refused.npy", dataset.refused)
         # First what says that the cells were read: killed here, the next process reads them again.
         (self.folder / "read.json").unlink(missing_ok=True)
         shutil.rmtree(self.cells)
@@ -490,7 +488,7 @@ class Store:
                 "has_splits": dataset.has_splits,
                 "notes": dataset.notes,
                 "dropped": dataset.dropped,
-                "fingerprint": dataset.copy(tensors=StoredTensors(made)).fingerprint,
+                "fingerprint": dataset.copy(stored=StoredTensors(made)).fingerprint,
             },
         )
 
@@ -617,16 +615,13 @@ def read(
         tensors = stored_tensors(folder, schema, kinds)
         for field in tensors.files.values():
             field.check(rows)
-        splits = {
-            split: torch.from_numpy(load_array(folder / "splits" / f"{split}.npy", "c"))
-            for split in SPLITS
-        }
+        splits = {split: load_array(folder / "splits" / f"{split}.npy", "c") for split in SPLITS}
         keys = {
             name: load_array(folder / "keys" / f"{place}.npy", "r")
             for place, name in enumerate(about["keys"])
         }
         for name, index in splits.items():
-            if index.dtype != torch.int64 or (len(index) and not is_within(index, rows)):
+            if index.dtype != np.int64 or (len(index) and not is_within(index, rows)):
                 raise ValueError(f"{name} has rows that are not there")
         for name, cells in keys.items():
             if cells.shape != (rows,):
@@ -642,7 +637,7 @@ def read(
             about["dropped"],
             with_settings(options, settings, folder),
             keys,
-            torch.from_numpy(load_array(refused)) if refused.exists() else None,
+            load_array(refused) if refused.exists() else None,
         )
     except (OSError, KeyError, TypeError, ValueError, UsageError) as error:
         if isinstance(error, DataError | UsageError):
@@ -672,9 +667,8 @@ def notes_of(folder: Path, tensors: StoredTensors) -> list[str]:
     return [f"the rows are read from {folder}, where the data were prepared"]
 
 
-def is_within(index: Tensor, rows: int) -> bool:
-    low, high = index.aminmax()
-    return int(low) >= 0 and int(high) < rows
+def is_within(index: np.ndarray, rows: int) -> bool:
+    return int(index.min()) >= 0 and int(index.max()) < rows
 
 
 class OtherColumns(Exception):

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ..core.config import Config, read
 from ..core.errors import DataError, UsageError, nearest, shown
@@ -18,7 +17,7 @@ from .codecs.base import Codec
 from .codecs.scalar import MISSING, Categorical, listed
 from .codecs.tokens import Text
 from .derived import Derived, Difference, Restored
-from .packed import PackedTensor, has_missing
+from .packed import FieldRows, has_missing, single_columns
 
 COLUMNS = "columns"
 """The name of an event of several columns."""
@@ -355,12 +354,12 @@ def read_selection(stored: Mapping[str, Any]) -> Selection:
     return Selection(schema=schema, event=schema.main, given={})
 
 
-def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTensor]) -> Schema:
+def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, FieldRows]) -> Schema:
     fields = tuple(
         replace(field, space=mark_missing(field.space, tensors[field.name]))
         for field in schema.fields
     )
-    columns = {key: x for key, x in tensors.items() if isinstance(x, Tensor) and x.ndim == 1}
+    columns = single_columns(tensors)
     differences = tuple(
         replace(each, space=mark_missing(each.space, each.subtract(columns)))
         for each in schema.differences
@@ -368,7 +367,7 @@ def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTe
     return replace(schema, name=name, fields=fields, differences=differences)
 
 
-def mark_missing(space: Any, kept: PackedTensor) -> Any:
+def mark_missing(space: Any, kept: FieldRows) -> Any:
     """The space, with `missing` set where a cell of any split is unknown: empty, in a column where
     that is no value of its own."""
     missing = space.missing and not space.optional

@@ -14,8 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.errors import UsageError
 from ..core.space import Space
@@ -24,7 +22,8 @@ from .codecs.array import Array
 from .codecs.base import Codec
 from .codecs.date import Date
 from .codecs.date_format import is_date
-from .codecs.scalar import EXACT_FLOAT64, Offset, pieces
+from .codecs.scalar import EXACT_FLOAT64, Offset
+from .codecs.scalar import pieces as numbered_pieces
 from .derived import (
     Construction,
     Derived,
@@ -37,7 +36,7 @@ from .derived import (
     refuse_broken_rows,
 )
 from .options import Options
-from .packed import PIECE, Chosen, PackedTensor, Picked, levels, single_columns
+from .packed import Chosen, FieldRows, Picked, levels, pieces, single_columns
 from .readers.base import RawData
 from .schema import CHARACTER_CLASSES, Field, RowKey, Schema, mark_missing
 
@@ -73,8 +72,8 @@ def fit_schema(
     raw: RawData,
     name: str,
     codecs: Mapping[str, Codec],
-    tensors: Mapping[str, PackedTensor],
-    train: Tensor,
+    tensors: Mapping[str, FieldRows],
+    train: np.ndarray,
     options: Options,
     keys: tuple[RowKey, ...] = (),
     comparisons: Sequence[constraints.ColumnConstraint] = (),
@@ -88,7 +87,7 @@ def fit_schema(
         space = codec.measure(
             Chosen(tensors, field, train) if isinstance(codec, Array) else column[train], field
         )
-        if finds_support(raw, options) and is_number(space) and isinstance(column, Tensor):
+        if finds_support(raw, options) and is_number(space) and isinstance(column, np.ndarray):
             bounds = made.bounds.get(field, (None, None))
             has_zero = not isinstance(codec, Date | Offset)
             space = find_support(space, column, options.models_empty, bounds, has_zero)
@@ -131,9 +130,9 @@ def fit_schema(
 def difference(
     small: str,
     large: str,
-    columns: Mapping[str, Tensor],
+    columns: Mapping[str, np.ndarray],
     codecs: Mapping[str, Codec],
-    train: Tensor,
+    train: np.ndarray,
     models_empty: bool,
 ) -> Difference:
     """The column `large` as its distance above the column `small`."""
@@ -173,7 +172,7 @@ def read_constraints(
     raw: RawData,
     options: Options,
     codecs: Mapping[str, Codec],
-    tensors: Mapping[str, PackedTensor],
+    tensors: Mapping[str, FieldRows],
 ) -> list[constraints.ColumnConstraint]:
     """The constraints of the settings, which all rows obey."""
     if not finds_support(raw, options):
@@ -198,15 +197,15 @@ def read_constraints(
 
 def find_support(
     space: Space,
-    x: Tensor,
+    x: np.ndarray,
     models_empty: bool,
     bounds: Bounds = (None, None),
     has_zero: bool = True,
 ) -> Space:
     """The space of a column of numbers x (N,), NaN where a cell is empty. `bounds` replace natural
     ones, which exist only if `has_zero`: the code 0 stands for the number 0."""
-    empty = x.isnan()
-    seen = x[~empty] if bool(empty.any()) else x
+    empty = np.isnan(x)
+    seen = x[~empty] if empty.any() else x
     if not len(seen):
         return space
     natural = natural_bounds(seen, space.scale[0]) if has_zero else (None, None)
@@ -228,10 +227,10 @@ def find_support(
     )
 
 
-def natural_bounds(seen: Tensor, scale: float) -> Bounds:
+def natural_bounds(seen: np.ndarray, scale: float) -> Bounds:
     """The natural bounds that all values obey and the nearest value is within `scale` of: farther
     away a bound excludes nothing that a model would sample."""
-    low, high = (float(end) for end in seen.aminmax())
+    low, high = float(seen.min()), float(seen.max())
     if low < LOWER_BOUND:
         return None, None
     upper = next((end for end in UPPER_BOUNDS if is_share(low, high, end)), None)
@@ -245,25 +244,25 @@ def is_share(low: float, high: float, end: float) -> bool:
     return high == end or (low <= MARGIN * end and (1 - MARGIN) * end <= high <= end)
 
 
-def frequent_values(seen: Tensor) -> list[float]:
+def frequent_values(seen: np.ndarray) -> list[float]:
     """The values that hold a large share of the cells, far more than any other.
 
     Cells are first counted in buckets: a value that matters here is in a bucket that holds as
     many, and only the cells of such buckets are sorted."""
-    sizes = torch.zeros(BUCKETS, dtype=torch.long)
-    for part in seen.split(PIECE):
-        sizes += bucket(part).bincount(minlength=BUCKETS)
+    sizes = np.zeros(BUCKETS, np.int64)
+    for part in pieces(seen):
+        sizes += np.bincount(bucket(part), minlength=BUCKETS)
     few = int((sizes > 0).sum()) <= MAX_ATOMS + 1
     common = sizes >= max(1, len(seen) * ATOM_SHARE / ATOM_LEAD * (not few))
     if not bool(common.any()):
         return []
-    cells = torch.cat([part[common[bucket(part)]] for part in seen.split(PIECE)])
+    cells = np.concatenate([part[common[bucket(part)]] for part in pieces(seen)])
     found_in = levels(cells, len(cells))
     if found_in is None or (few and len(found_in[0]) <= MAX_ATOMS + 1):
         return []  # few values are levels of a scale
     values, counts = found_in
-    counts, order = counts.sort(descending=True)
-    counts = torch.cat([counts, counts.new_zeros(MAX_ATOMS + 1)])  # rarer values do not matter
+    order = np.argsort(-counts, kind="stable")
+    counts = np.append(counts[order], np.zeros(MAX_ATOMS + 1, int))  # rarer values do not matter
     found: list[float] = []
     shares = counts / len(seen)
     for place in range(MAX_ATOMS):
@@ -274,9 +273,9 @@ def frequent_values(seen: Tensor) -> list[float]:
     return found
 
 
-def bucket(x: Tensor) -> Tensor:
+def bucket(x: np.ndarray) -> np.ndarray:
     """The bucket of each number, the same for equal ones."""
-    bits = (x.float() + 0.0).view(torch.int32).long()  # 0 in place of -0
+    bits = (x.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)  # 0, never -0
     return (bits * 2654435761 >> 16) % BUCKETS
 
 
@@ -325,7 +324,7 @@ def describe_key(name: str, column: Any) -> dict[str, Any] | None:
 def is_gapless(numbers: np.ndarray, low: int) -> bool:
     """Whether as many numbers from `low` on as there are occur once each."""
     seen = np.zeros(len(numbers), bool)
-    for _, some in pieces(numbers):
+    for _, some in numbered_pieces(numbers):
         seen[some - low] = True
     return bool(seen.all())
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from ..core.deferred import torch
 from ..core.errors import DataError
 from ..core.space import Space
 from . import constraints
@@ -24,12 +23,15 @@ from .codecs.scalar import Binary, Categorical, distinct, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
 from .codecs.tokens import Text
 from .derived import Lookup, cell, in_numbers, refuse_broken_rows
-from .packed import PackedTensor, Ragged, single_columns
+from .packed import FieldRows, Ragged, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
 from .readers.base import RawData
 from .readers.stored import StoredSteps
 from .schema import Schema, Selection
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def match(raw: RawData, selection: Selection) -> RawData:
@@ -233,7 +235,7 @@ def spell(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def absent(codec: Codec, n: int, name: str) -> PackedTensor:
+def absent(codec: Codec, n: int, name: str) -> FieldRows:
     """A field of which every value is missing; a missing text has no symbols, not even its end."""
     if isinstance(codec, Text) and codec.ends:
         none = torch.zeros(n, dtype=torch.long)
@@ -241,16 +243,17 @@ def absent(codec: Codec, n: int, name: str) -> PackedTensor:
     if isinstance(codec, SequenceCodec):
         raise DataError(f"the rows lack {name}, and a sequence cannot be predicted; add it")
     if isinstance(codec, Categorical):
-        return torch.full((n,), -1)
-    shape: tuple[int, ...] = codec.shape if isinstance(codec, Array) else ()
-    return torch.full((n, *shape), torch.nan)
+        return np.full(n, -1)
+    if isinstance(codec, Array):
+        return torch.full((n, *codec.shape), torch.nan)
+    return np.full(n, np.nan, np.float32)
 
 
 def encode(
-    raw: RawData, schema: Schema, fitted: Mapping[str, Codec], tensors: Mapping[str, PackedTensor]
-) -> dict[str, PackedTensor]:
+    raw: RawData, schema: Schema, fitted: Mapping[str, Codec], tensors: Mapping[str, FieldRows]
+) -> dict[str, FieldRows]:
     """Encode every field of the run: arrays from their transformed rows, others from values."""
-    found: dict[str, PackedTensor] = {}
+    found: dict[str, FieldRows] = {}
     for field in schema.fields:
         name, codec = field.name, field.codec
         if name not in raw.values:
@@ -265,8 +268,8 @@ def encode(
 
 
 def fill_sources(
-    selection: Selection, raw: RawData, tensors: Mapping[str, PackedTensor]
-) -> Mapping[str, PackedTensor]:
+    selection: Selection, raw: RawData, tensors: Mapping[str, FieldRows]
+) -> Mapping[str, FieldRows]:
     """The columns with empty cells filled in that follow from a column computed from them."""
     derived = selection.restored.derived if selection.is_whole else ()
     lookups = [each for each in derived if isinstance(each, Lookup)]
@@ -284,7 +287,7 @@ def refuse_impossible(
     selection: Selection,
     raw: RawData,
     codecs: Mapping[str, Codec],
-    tensors: Mapping[str, PackedTensor],
+    tensors: Mapping[str, FieldRows],
 ) -> None:
     """DataError about a row that the model of a run excludes: by bounds, constraints or derived
     columns."""
@@ -310,14 +313,14 @@ def refuse_impossible(
         each.refuse_undefined(codes, raw.places)
 
 
-def refuse_outside(space: Space, x: Tensor, at: Locator) -> None:
+def refuse_outside(space: Space, x: np.ndarray, at: Locator) -> None:
     """DataError about the first number of a column x (N,) that is outside its bounds."""
     for end, sign, wrong in (
         (space.lower, "below the lower", x < (space.lower or 0.0)),
         (space.upper, "above the upper", x > (space.upper or 0.0)),
     ):
         if end is not None and bool(wrong.any()):
-            row = int(wrong.nonzero()[0, 0])
+            row = int(np.argmax(wrong))
             raise DataError(
                 f"{at(row)}: {float(x[row]):.12g} is {sign} bound {end:g} of the data of the run; "
                 "fix the cell, or refit with data.space=plain"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.errors import DataError, UsageError
-from ..core.rng import derive_seed, keyed_uniform
+from ..core.keyed_bits import derive_seed, keyed_bits
 from .options import Options
 from .readers.base import SPLITS
 
@@ -19,9 +17,9 @@ FEWEST = 3
 """The fewest rows that can be split."""
 
 
-def shuffle(n: int, *keys: int | str) -> Tensor:
+def shuffle(n: int, *keys: int | str) -> np.ndarray:
     """A permutation of n rows that depends only on the keys."""
-    return torch.from_numpy(uniforms(n, *keys)).argsort(stable=True)
+    return uniforms(n, *keys).argsort(kind="stable")
 
 
 def divide(
@@ -30,7 +28,7 @@ def divide(
     given: np.ndarray | None = None,
     name: str = "the data",
     whole: bool = False,
-) -> dict[str, Tensor]:
+) -> dict[str, np.ndarray]:
     """Row numbers of each split, in order. Given splits are used; missing ones are taken from the
     training rows. Too few rows are refused, or all used for training if `whole` is set."""
     whose = np.zeros(n, np.int8) if given is None else given.astype(np.int8)
@@ -54,17 +52,16 @@ def divide(
         whose[whose == 0] = ranked(
             uniforms(free, options.seed, "split"), ends, [c for c, _ in parts]
         )
-    return {
-        split: torch.from_numpy(np.flatnonzero(whose == code)) for code, split in enumerate(SPLITS)
-    }
+    return {split: np.flatnonzero(whose == code) for code, split in enumerate(SPLITS)}
 
 
 def uniforms(n: int, *keys: int | str) -> np.ndarray:
     """The keys by which `shuffle` orders n rows."""
     seed, found = derive_seed(*keys), np.empty(n)
     for start in range(0, n, PIECE):
-        rows = torch.arange(start, min(start + PIECE, n))
-        found[start : start + len(rows)] = keyed_uniform(rows, (1,), seed)[:, 0].numpy()
+        rows = np.arange(start, min(start + PIECE, n), dtype=np.int64)
+        bits = keyed_bits(rows, np.zeros(1, np.int64), seed)[:, 0]
+        found[start : start + len(rows)] = (bits + 0.5) * 2.0**-53
     return found
 
 
@@ -85,7 +82,7 @@ def ranked(keys: np.ndarray, ends: Sequence[int], codes: Sequence[int]) -> np.nd
 def by_group(groups: np.ndarray, options: Options, name: str) -> np.ndarray:
     """The split of each row (N,), all rows of one group in one split; groups (N,) are codes."""
     sizes = np.bincount(groups)
-    order = shuffle(len(sizes), options.seed, "groups").numpy()
+    order = shuffle(len(sizes), options.seed, "groups")
     if len(sizes) < FEWEST:
         raise DataError(
             f"{name} has {len(sizes)} values of data.group={options.group}, too few to train, "
@@ -116,9 +113,9 @@ def by_time(times: np.ndarray, options: Options, name: str) -> np.ndarray:
     return (times >= first_valid).astype(np.int64) + (times >= first_test)
 
 
-def labelled(codes: Tensor, options: Options) -> Tensor:
+def labelled(codes: np.ndarray, options: Options) -> np.ndarray:
     """The rows that `data.labels` keeps, in order, spread evenly over the classes."""
-    seen = len(codes[codes >= 0].unique())
+    seen = len(np.unique(codes[codes >= 0]))
     if options.labels < seen:
         raise UsageError(
             f"data.labels={options.labels} leaves some of the {seen} classes without "
@@ -126,29 +123,26 @@ def labelled(codes: Tensor, options: Options) -> Tensor:
         )
     order = shuffle(len(codes), options.seed, "labels")
     order = order[codes[order] >= 0]
-    rank = torch.empty_like(order)
-    for code in codes[order].unique():
+    rank = np.empty_like(order)
+    for code in np.unique(codes[order]):
         mine = codes[order] == code
-        rank[mine] = torch.arange(int(mine.sum()))
-    return order[rank.argsort(stable=True)][: options.labels].sort().values
+        rank[mine] = np.arange(mine.sum())
+    return np.sort(order[rank.argsort(kind="stable")][: options.labels])
 
 
-def balanced(codes: Tensor) -> Tensor:
+def balanced(codes: np.ndarray) -> np.ndarray:
     """Rows repeated until all classes are equally frequent; rows without a label are left out."""
-    classes = [(codes == code).nonzero()[:, 0] for code in codes[codes >= 0].unique()]
+    classes = [np.flatnonzero(codes == code) for code in np.unique(codes[codes >= 0])]
     most = max(map(len, classes), default=0)
-    return (
-        torch.cat([rows[torch.arange(most) % len(rows)] for rows in classes]).sort().values
-        if classes
-        else torch.empty(0, dtype=torch.long)
-    )
+    repeated = [rows[np.arange(most) % len(rows)] for rows in classes]
+    return np.sort(np.concatenate(repeated)) if classes else np.empty(0, np.int64)
 
 
-def keep(n: int, options: Options, given: np.ndarray | None = None) -> Tensor:
+def keep(n: int, options: Options, given: np.ndarray | None = None) -> np.ndarray:
     """The rows that `data.rows` keeps; with given splits it reduces only the training rows."""
-    free = torch.arange(n) if given is None else torch.from_numpy(given == 0).nonzero()[:, 0]
+    free = np.arange(n) if given is None else np.flatnonzero(given == 0)
     if not options.rows or options.rows >= len(free):
-        return torch.arange(n)
-    mask = torch.ones(n, dtype=torch.bool)
+        return np.arange(n)
+    mask = np.ones(n, bool)
     mask[free[shuffle(len(free), options.seed, "rows")][options.rows :]] = False
-    return mask.nonzero()[:, 0]
+    return np.flatnonzero(mask)

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor, nn
 
+from ..core.limits import base_count, code_count, is_binned
 from ..core.space import Space
 from .distributions import (
     ALL_ENTRIES,
@@ -452,23 +453,6 @@ class EntryCodes(nn.Module):
         place = u + torch.arange(entries, device=u.device) + entries * which[:, None]
         found = torch.searchsorted(line.flatten(), place, right=True)
         return found - which[:, None] * self.total - self.offset
-
-
-def is_binned(part: Space, bins: int) -> bool:
-    return part.kind in ("real", "counts") or (part.kind == "levels" and part.size > bins)
-
-
-def code_count(part: Space, bins: int) -> int:
-    """How many codes an entry has: an optional label has that of the empty cell in its size."""
-    empty = part.optional and part.kind != "label"
-    return base_count(part, bins) + len(part.atoms) + empty
-
-
-def base_count(part: Space, bins: int) -> int:
-    """How many codes an entry has besides its atoms and the empty cell."""
-    if is_binned(part, bins):
-        return bins
-    return 2 if part.kind == "binary" else part.size
 
 
 def finite_log(p: Tensor) -> Tensor:

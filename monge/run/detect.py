@@ -29,7 +29,7 @@ from .completion import in_chunks
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data.dataset import Split
+    from ..data.batches import Split
     from .run import Run
 
 MAX_REFERENCE = 5000

@@ -23,7 +23,7 @@ from ..core.gaussian_modes import GaussianModes
 from ..core.model import Model, device_of
 from ..core.rng import make_generator
 from ..core.space import Space
-from ..data.dataset import Split
+from ..data.batches import Split
 from ..evaluate.c2st import MIN_TEST_ROWS
 from ..evaluate.coverage import duplicates, memorised, modes, prdc
 from ..evaluate.likelihood import HeldOutRows, row_subset

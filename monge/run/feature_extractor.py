@@ -67,7 +67,7 @@ def feature_extractor(run: Run) -> FeatureExtractor | None:
         "data": run.metadata["data"]["name"],
         "label": label,
         "rows": len(train),
-        "split": hashlib.sha256(train.numpy().tobytes()).hexdigest(),
+        "split": hashlib.sha256(train.tobytes()).hexdigest(),
         "how": f"{STEPS} steps of {BATCH} rows: {NETWORK}",
     }
     for path in cached(run.folder):

@@ -239,7 +239,7 @@ class Limits:
         high = torch.fmax(high, torch.from_numpy(np.fmax.reduce(own)))
         plain = "space=plain" in run.metadata["data"]["overrides"]
         ends = [
-            (None, None) if plain else natural_bounds(torch.stack([a, b]), float(s))
+            (None, None) if plain else natural_bounds(torch.stack([a, b]).numpy(), float(s))
             for a, b, s in zip(low, high, scale, strict=True)
         ]
         lower = torch.tensor([-math.inf if a is None else a for a, _ in ends])

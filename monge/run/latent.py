@@ -32,7 +32,8 @@ from ..evaluate.linear_probe import regress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data.dataset import Dataset, Split
+    from ..data.batches import Split
+    from ..data.dataset import Dataset
     from .run import Run
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..core.abilities import CanEncode, HasLikelihood
 from ..core.metric import Metric
-from ..data.dataset import Dataset, Split
+from ..data.batches import Split
+from ..data.dataset import Dataset
 from ..evaluate.disentangle import beta_vae_score, dci, mutual_information_gaps
 from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.linear_probe import codes, probe
@@ -93,7 +95,7 @@ def factor_metrics(run: Run, what: Any = None, split: str | None = None) -> dict
         return {}
     default = "test" if what is None or source.has_splits else "all"
     view = source.view(run.metadata["event"], run.metadata["given"], run.metadata["target"])
-    rows = view.index(split or default)
+    rows = torch.from_numpy(view.index(split or default))
     factors = {name: Split(source.view(event=name), rows).whole().x.flatten() for name in names}
     z = codes(run.model, Split(view, rows))
     if z.ndim != 2 or z.shape[1] < 2:
@@ -110,7 +112,7 @@ def labelled(run: Run, source: Dataset, split: str) -> tuple[Tensor, Tensor] | N
     if source.target not in source.fields:
         return None
     label = source.view(event=source.target)
-    rows = Split(label, label.index(split)).whole()
+    rows = Split(label, torch.from_numpy(label.index(split))).whole()
     known = rows.observed_mask.nonzero()[:, 0]
     if not len(known):
         return None

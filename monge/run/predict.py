@@ -29,7 +29,8 @@ from .writers import PART
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data.dataset import Split, View
+    from ..data.batches import Split
+    from ..data.dataset import View
 
 
 By = Literal["mean", "mode", "sample", "vote"]

@@ -18,6 +18,7 @@ from ..data.codecs.window import Window
 from ..data.dataset import Dataset
 from ..data.description import Problem
 from ..data.frames import as_pandas
+from ..data.readers.base import SPLITS
 from . import storage
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Description:
     @property
     def headline(self) -> str:
         view = self.source.view()
-        splits = {name: len(view.split(name)) for name in ("train", "valid", "test")}
+        splits = {name: view.count(name) for name in SPLITS}
         return description.headline(self.source, splits)
 
     @property
@@ -252,7 +253,7 @@ def supported(models: Sequence[str], source: Dataset, target: str | None) -> tup
 
 
 def takes(name: str, source: Dataset, target: str | None) -> bool:
-    owner = registry.find(name)
+    owner = registry.entry(name)
     goal = target or (source.target if owner.is_predictor else None)
     if owner.is_predictor and goal is None:
         return False

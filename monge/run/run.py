@@ -42,6 +42,7 @@ from ..data.codecs.sequence import SequenceCodec
 from ..data.codecs.tokens import Text
 from ..data.codecs.window import Window
 from ..data.frames import as_pandas, in_kind, is_frame, opened
+from ..data.packed import as_tensor
 from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
@@ -817,5 +818,6 @@ def encode_condition(run: Run, name: str, value: Any, settings: Sequence[str]) -
     if not group.single or isinstance(codecs[0], Window | SequenceCodec):
         raise DataError(f"{name} has more than one value per row; pass a Batch of its rows")
     rows = codecs[0].encode(np.asarray(value), lambda row: f"{name}, row {row + 1}")
-    batch = group.compact({group.fields[0].name: rows}).batch(torch.arange(len(value)), False)
+    packed = group.compact({group.fields[0].name: as_tensor(rows)})
+    batch = packed.batch(torch.arange(len(value)), False)
     return batch.to(run.compute.torch_device())

@@ -21,8 +21,9 @@ from ..core.model import Model
 from ..core.rng import derive_seed
 from ..core.space import Space
 from ..core.train_config import TrainConfig
+from ..data.batches import Split
 from ..data.builtin import catalogue
-from ..data.dataset import Dataset, Split, View
+from ..data.dataset import Dataset, View
 from ..data.frames import is_frame
 from ..data.loading import open as open_data
 from ..registry import entries, find, is_named, join_with_or

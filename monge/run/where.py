@@ -21,6 +21,7 @@ from ..core.abilities import CanComplete
 from ..core.batch import Batch
 from ..core.errors import DataError, UsageError, nearest
 from ..core.space import Space
+from ..data.batches import filling_of
 from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import MISSING, Binary, Categorical, Number, listed
@@ -252,7 +253,7 @@ def sample_where(
         every = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
         every &= in_observed_range(x, view.space) if observed else True
         for condition in conditions:
-            every &= condition.holds(columns[condition.name])
+            every &= condition.holds(torch.from_numpy(columns[condition.name]))
         return every
 
     def keep(draw: Callable[[int], Tensor], most: int, method: str) -> ConditionalSamples:
@@ -275,7 +276,7 @@ def sample_where(
 
     def fill(size: int) -> Tensor:
         row = torch.tensor([fixed.get(name) or 0.0 for name in names])
-        blank = torch.where(seen, row, view.event.filling())
+        blank = torch.where(seen, row, filling_of(view.event))
         x = blank.to(torch.get_default_dtype()).repeat(size, 1)
         return complete(Batch(x, observed=seen.repeat(size, 1)), generator)
 
@@ -406,7 +407,7 @@ def complete_given(
             good = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
             codes = view.codes(x) if known else {}
             for name, wanted in known.items():
-                good &= wanted.isnan() | (codes[name].double() == wanted)
+                good &= wanted.isnan() | (torch.from_numpy(codes[name]).double() == wanted)
             return good
 
         x, wrong = draw_obeying(lambda rows: complete(batch[rows]), len(batch), obeys)

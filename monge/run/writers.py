@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +41,14 @@ def write(
     `length`, images are arranged in `columns`, rows of a table get new keys or `row_keys`."""
     import numpy as np
 
-    from ..data.builtin.synthetic import Pen
-    from ..plot import image_grid, sequences
-
     check_format(run, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".wav":
         return write_sounds(run, x, out, length)
     if out.suffix == ".csv":
-        write_table(frame(run, x, row_keys), out)
-    elif out.suffix == ".npz":
+        write_table(table(run, x, row_keys), out)
+        return [out]
+    if out.suffix == ".npz":
         decoded: Any = run.view.decode(x, row_keys)
         arrays: Any = (
             {"x": decoded}
@@ -56,7 +57,11 @@ def write(
         )
         arrays |= {} if length is None else {"length": length.numpy()}
         write_arrays(out, arrays)
-    elif sound := run.view.sound:
+        return [out]
+    from ..data.builtin.synthetic import Pen
+    from ..plot import image_grid, sequences
+
+    if sound := run.view.sound:
         sequences.write_waves(out, sounds(run, x, length), sound.rate)
     elif isinstance(run.view.event.fields[0].codec, Pen):
         sequences.write_strokes(out, sounds(run, x, length))
@@ -162,7 +167,45 @@ def frame(run: Run, x: Any, row_keys: Any = None) -> Any:
     if isinstance(decoded, pd.DataFrame):
         return decoded
     flat = decoded.reshape(len(decoded), -1)
+    return pd.DataFrame(flat, columns=entry_names(run, flat.shape[1]))
+
+
+def entry_names(run: Run, count: int) -> list[str]:
+    """The names of the entries of a row."""
     names = run.view.columns
-    if len(names) != flat.shape[1]:
-        names = tuple(f"x{place}" for place in range(1, flat.shape[1] + 1))
-    return pd.DataFrame(flat, columns=list(names))
+    return list(names) if len(names) == count else [f"x{place + 1}" for place in range(count)]
+
+
+@dataclass(frozen=True)
+class WrittenTable:
+    """A table whose cells are text already."""
+
+    columns: list[tuple[str, list[str]]]
+
+    def to_csv(self, file: Any, index: bool = False, header: bool = True) -> None:
+        """Write it as pandas writes a frame."""
+        writer = csv.writer(file, lineterminator=os.linesep)
+        if header:
+            writer.writerow(label for label, _ in self.columns)
+        writer.writerows(zip(*(cells for _, cells in self.columns), strict=True))
+
+
+def table(run: Run, x: Any, row_keys: Any = None) -> Any:
+    """What `frame` gives, for a csv file: without pandas, which takes longer to import than a
+    table to write, unless a column needs it."""
+    from ..data.readers.tables import written_cells
+
+    columns: list[tuple[Any, Any]] = []
+    decoded = run.view.decoded_columns(x)
+    if decoded is None:
+        (rows,) = run.view.event.decode(x)
+        flat = rows.reshape(len(rows), -1)
+        names = entry_names(run, flat.shape[1])
+        columns += [(name, written_cells(flat[:, k])) for k, name in enumerate(names)]
+    else:
+        columns += [(label, written_cells(values, codec)) for label, codec, values in decoded]
+        for place, label, cells in run.view.key_columns(len(x), row_keys):
+            columns.insert(place, (label, written_cells(cells)))
+    if any(cells is None for _, cells in columns):
+        return frame(run, x, row_keys)
+    return WrittenTable(columns)

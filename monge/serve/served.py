@@ -29,9 +29,9 @@ from ..core.abilities import (
 from ..core.batch import Batch, broadcast_conditions
 from ..core.config import apply_overrides
 from ..core.errors import DataError, MongeError, UsageError, shown
+from ..data.batches import Split
 from ..data.codecs.array import Array
 from ..data.codecs.sequence import SequenceCodec
-from ..data.dataset import Split
 from ..evaluate.forecasts import is_forecast
 from ..evaluate.likelihood import RowLikelihoods, entries, likelihood_of
 from ..evaluate.predictions import TargetPrediction, join, predict_batch

@@ -62,9 +62,9 @@ def test_dates_come_back_as_they_were_written(form):
     cells = np.array([*FORMS[form], None], object)
     codec = fit(cells[:-1])
     ticks = codec.encode(cells, where)
-    assert ticks.isnan().tolist() == [False, False, False, True]
+    assert np.isnan(ticks).tolist() == [False, False, False, True]
     assert (ticks[:3] == ticks[:3].round()).all()
-    assert codec.decode(ticks.numpy()).tolist() == cells.tolist()
+    assert codec.decode(ticks).tolist() == cells.tolist()
     assert codec.measure(ticks, "t").kind == "counts"
 
 
@@ -73,7 +73,7 @@ def test_times_of_different_zones_are_one_moment_in_utc():
     codec = fit(cells)
     ticks = codec.encode(cells, where)
     written = ["2020-01-01 09:00:00+00:00", "2020-07-01 09:00:00+00:00"]
-    assert codec.decode(ticks.numpy()).tolist() == written
+    assert codec.decode(ticks).tolist() == written
 
 
 @pytest.mark.parametrize(

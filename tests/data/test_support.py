@@ -5,7 +5,6 @@ import uuid
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from monge.core.errors import DataError, UsageError
 from monge.core.space import Space
@@ -38,14 +37,14 @@ def test_a_value_that_stands_out_is_an_atom_and_rounded_numbers_are_not():
     assert found["tip"].atoms == (0.0,)
     assert found["height"].atoms == ()  # rounded to a decimal, so that values repeat
     rng = np.random.default_rng(1)
-    whole = torch.from_numpy(rng.normal(0, 3, 4000).round())  # each value in up to 13 % of cells
+    whole = rng.normal(0, 3, 4000).round()  # each value in up to 13 % of cells
     assert frequent_values(whole) == []
-    capped = torch.from_numpy(np.minimum(rng.gamma(2.0, 2.0, 2000), 5.0))
+    capped = np.minimum(rng.gamma(2.0, 2.0, 2000), 5.0)
     assert frequent_values(capped) == [5.0]
 
 
 def test_few_values_are_a_scale_without_atoms():
-    assert frequent_values(torch.tensor([0.5] * 90 + [1.5] * 5 + [2.5] * 5)) == []
+    assert frequent_values(np.array([0.5] * 90 + [1.5] * 5 + [2.5] * 5)) == []
 
 
 def test_whole_numbers_have_bounds_but_no_atoms():
@@ -67,7 +66,7 @@ def test_whole_numbers_have_bounds_but_no_atoms():
     ],
 )
 def test_natural_bounds(values, bounds):
-    x = torch.tensor(values)
+    x = np.array(values, np.float32)
     assert natural_bounds(x, float(x.std())) == bounds
 
 
@@ -135,7 +134,7 @@ def test_dates_and_offsets_have_no_natural_bounds():
 
 def test_bounds_given_replace_natural_ones():
     space = Space(kind="real", scale=(1.0,))
-    x = torch.tensor([0.2, 0.4, 0.9])
+    x = np.array([0.2, 0.4, 0.9])
     assert find_support(space, x, True, (-1.0, None)).lower == -1
     assert find_support(space, x, True, (None, 5.0)).upper == 5
     assert find_support(space, x, True, has_zero=False).is_plain

@@ -16,7 +16,8 @@ from monge.core.errors import DataError, UsageError
 from monge.data import loading as data
 from monge.data.dataset import View
 from monge.data.options import Options
-from monge.data.readers import delimited
+from monge.data.readers import delimited, tables
+from monge.run.writers import WrittenTable
 
 MIXED = """age, work, income, flag, member
 39, State-gov , 77516.5, 0, yes
@@ -530,3 +531,43 @@ def test_blank_lines_above_the_names_are_no_rows(tmp_path, mark, before):
 def test_a_target_that_is_no_column_is_refused(target):
     with pytest.raises(DataError):
         data.open((pd.DataFrame({"a": [1, 2, 3, 4], "b": list("xyxy")}), target))
+
+
+def test_columns_are_written_as_pandas_writes_them():
+    rng, n = np.random.default_rng(0), 60
+    empty = rng.random(n) < 0.3
+    words = np.array(["a", "b, c", 'say "d"', "e\nf", " g ", "ünï"])[rng.integers(0, 6, n)]
+    numbers = rng.normal(0, 1, n) * 10.0 ** rng.integers(-9, 18, n)
+    frame = pd.DataFrame(
+        {
+            "word": words,
+            "some words": pd.Series(words, dtype=object).mask(empty),
+            "number": numbers,
+            "short": rng.normal(size=n).round(2),
+            "some numbers": pd.Series(numbers).mask(empty),
+            "nullable": pd.Series(numbers, dtype="Float64").mask(empty),
+            "single": numbers.astype(np.float32),
+            "whole": rng.integers(-5, 5000, n),
+            "byte": rng.integers(0, 200, n).astype(np.uint8),
+            "some whole": pd.Series(rng.integers(0, 50, n)).mask(empty).astype("Int64"),
+            "truth": rng.random(n) < 0.5,
+            "some truths": pd.Series(rng.random(n) < 0.5, dtype=object).mask(empty),
+            "yes": rng.choice(["yes", "no"], n),
+            "large": 2**60 + rng.integers(0, 1000, n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 99, n), "D"),
+            "category": pd.Categorical(words),
+        }
+    )
+    source = data.open(frame, "space=plain", "time=none")
+    plain = set()
+    for field in source.schema.fields:
+        values = field.codec.decode(source.stored[field.name])
+        cells = tables.written_cells(values, field.codec)
+        if cells is None:
+            continue
+        plain.add(field.name)
+        file = io.StringIO()
+        WrittenTable([(field.name, cells)]).to_csv(file)
+        written = tables.assemble([(field.key, field.codec, values)])
+        assert file.getvalue() == written.to_csv(index=False), field.name
+    assert plain >= {*frame.columns} - {"day", "category", "large"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monge.data.dataset import Split
+from monge.data.batches import Split
 from monge.run import run
 from monge.run.metrics import factor_metrics
 

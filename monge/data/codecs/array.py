@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ...core.rng import derive_seed, keyed_uniform
+from ...core.deferred import torch
+from ...core.keyed_bits import derive_seed
 from ...core.space import Space
 from ..packed import Moments, statistics
 from .base import Codec, Locator
 from .scalar import Number, finite, refuse, whole_numbers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DRAW = 1024
 """Rows whose noise is generated at once."""
@@ -79,7 +81,7 @@ class Array(Codec):
             return x[:, 0]
         return np.moveaxis(x, 1, -1) if self.layout == "HWC" else x
 
-    def measure(self, x: Tensor, name: str) -> Space:
+    def measure(self, x: Any, name: str) -> Space:
         groups = self.shape[0] if len(self.shape) in (1, 3) else 1
         if self.kind == "counts":
             names, whole = self.entries or (name,) * groups, Number(kind="counts")
@@ -94,6 +96,8 @@ class Array(Codec):
     def sample_bits(self, x: Tensor, rows: Tensor, fresh: bool) -> Tensor:
         """Sample binary values of stored rows: by torch's generator if `fresh`, else as a function
         of the row numbers."""
+        from ...core.rng import keyed_uniform
+
         chance = x.float() / self.top
         if fresh:
             return (torch.rand_like(chance) < chance).float()

@@ -1,4 +1,4 @@
-"""The codec of a field: converts between a user's values and the tensors of a dataset."""
+"""The codec of a field: converts between a user's values and the stored rows of a dataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.config import Config
 from ...core.space import Space
-from ..packed import PackedTensor
+from ..packed import FieldRows
 
 Locator = Callable[[int], str]
 """Names a row, counted from 0, at the start of a message: "column 'age', row 7"."""
@@ -24,8 +24,8 @@ class Codec(Config, abc.ABC):
     """Type of the values in the data."""
 
     @abc.abstractmethod
-    def encode(self, values: np.ndarray, at: Locator) -> PackedTensor:
-        """The stored tensor (N, ...); DataError for the first value that does not fit."""
+    def encode(self, values: np.ndarray, at: Locator) -> FieldRows:
+        """The stored rows, (N,) or (N, ...); DataError for the first value that does not fit."""
 
     @abc.abstractmethod
     def decode(self, x: np.ndarray) -> np.ndarray:

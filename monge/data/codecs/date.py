@@ -11,8 +11,6 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
@@ -35,7 +33,7 @@ class Date(Codec):
     kind: Literal["counts", "real"] = "counts"
     """Whether ticks are whole; seconds over years exceed float32 and become days."""
 
-    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> np.ndarray:
         found, place = distinct(values)
         seen = np.array([not blank(value) for value in found], bool)
         known_cells = found.astype(object)
@@ -62,7 +60,7 @@ class Date(Codec):
                 at,
                 f"steps of {self.clock.step} since {self.clock.origin} is not a whole number",
             )
-        return torch.from_numpy(ticks.astype(np.float32))
+        return ticks.astype(np.float32)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         ticks = np.clip(x.astype(np.float64), *self.clock.ticks(LIMITS))
@@ -72,7 +70,7 @@ class Date(Codec):
         written[seen] = self.clock.written(ticks[seen])
         return written
 
-    def measure(self, x: Tensor, name: str) -> Space:
+    def measure(self, x: np.ndarray, name: str) -> Space:
         return Space(kind=self.kind, name=name, **statistics(x, 1))
 
 

@@ -1,7 +1,7 @@
 """Codecs of single values: numbers, binary values and categories.
 
 A codec is fitted once and stored with a run. It reads other data in the same way, or reports the
-cell that does not fit. In a tensor a missing number is NaN and a missing category is -1.
+cell that does not fit. Among stored rows a missing number is NaN and a missing category is -1.
 
 Numbers that are large compared with their spread, such as seconds since 1970, are stored minus an
 offset, as float32 has too few digits for both.
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...core.errors import DataError, UsageError, shown
 from ...core.space import Space
@@ -55,11 +53,11 @@ class Number(Codec):
         if numpy_dtype(self.dtype).kind not in "iuf":
             raise UsageError(f"expected a type of numbers, found dtype={shown(self.dtype)}")
 
-    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> np.ndarray:
         found = finite(numbers(values, at, self.lenient), at)
         if self.kind == "counts":
             refuse(found != np.rint(found), found, at, "has a fraction where whole numbers belong")
-        return torch.from_numpy(found.astype(np.float32))
+        return found.astype(np.float32)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         dtype = numpy_dtype(self.dtype)
@@ -71,7 +69,7 @@ class Number(Codec):
             return found if self.decimals is None else np.round(found, self.decimals)
         return whole_numbers(x, dtype)
 
-    def measure(self, x: Tensor, name: str) -> Space:
+    def measure(self, x: np.ndarray, name: str) -> Space:
         return Space(kind=self.kind, name=name, **statistics(x, 1))
 
 
@@ -94,14 +92,14 @@ class Binary(Codec):
         """Whether the two values are text rather than numbers or booleans."""
         return numpy_dtype(self.dtype).kind == "O"
 
-    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> np.ndarray:
         if self.is_text:
             codes = look_up(values, self.values, at).astype(np.float32)
-            return torch.from_numpy(np.where(codes < 0, np.nan, codes).astype(np.float32))
+            return np.where(codes < 0, np.nan, codes).astype(np.float32)
         found = numbers(truths(values), at)
         strange = ~np.isnan(found) & (found != 0) & (found != 1)
         refuse(strange, found, at, f"is neither {' nor '.join(self.values)}")
-        return torch.from_numpy(found.astype(np.float32))
+        return found.astype(np.float32)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         if self.is_text:
@@ -113,7 +111,7 @@ class Binary(Codec):
             else (x > 0.5).astype(numpy_dtype(self.dtype))
         )
 
-    def measure(self, x: Tensor, name: str) -> Space:
+    def measure(self, x: np.ndarray, name: str) -> Space:
         return Space(kind="binary", name=name, **statistics(x, 1))
 
 
@@ -149,8 +147,8 @@ class Categorical(Codec):
         # booleans beside empty cells are read as 0 and 1
         return np.isin(names, ("True", "1")) if dtype.kind == "b" else np.array(names, dtype)
 
-    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
-        return torch.from_numpy(look_up(values, self.names, at))
+    def encode(self, values: np.ndarray, at: Locator) -> np.ndarray:
+        return look_up(values, self.names, at)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         codes = codes_of(x)
@@ -158,7 +156,7 @@ class Categorical(Codec):
             codes = np.where(codes == self.names.index(MISSING), -1, codes)
         return choose(self.typed, codes)
 
-    def measure(self, x: Tensor, name: str) -> Space:
+    def measure(self, x: np.ndarray, name: str) -> Space:
         size = len(self.names)
         return Space(
             kind="label",
@@ -475,7 +473,7 @@ class Offset(Number):
     """The offset, which does not change log-likelihoods. If values exceed 2^53 it is whole and the
     arithmetic is exact."""
 
-    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> np.ndarray:
         if isinstance(self.offset, int):
             return super().encode(subtract(values, self.offset, at), at)
         return super().encode(finite(numbers(values, at), at) - self.offset, at)

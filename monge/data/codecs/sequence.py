@@ -5,18 +5,20 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...core.config import Range
+from ...core.deferred import torch
 from ...core.errors import DataError
 from ...core.space import Space
 from ..packed import Ragged, statistics
 from .base import Codec, Locator
 from .scalar import EXACT, finite, refuse, whole_numbers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class SequenceCodec(Codec, abc.ABC):

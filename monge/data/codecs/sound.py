@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...core.config import Range
+from ...core.deferred import torch
 from ...core.errors import DataError
 from ...core.space import Space
 from ..packed import Ragged
@@ -18,6 +17,9 @@ from ..readers.wav import ZERO, Bits, Clip
 from .base import Codec, Locator
 from .scalar import whole_numbers
 from .sequence import SequenceCodec, spread
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MU = 255
 

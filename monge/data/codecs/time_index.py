@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
@@ -41,14 +39,14 @@ class TimeIndex(Codec):
     is_local: bool = False
     """Whether times with a zone are as its clock shows them; otherwise they are in UTC."""
 
-    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> np.ndarray:
         """values: ticks, already counted by the code that makes windows."""
-        return torch.from_numpy(np.asarray(values, np.float64))
+        return np.asarray(values, np.float64)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         return self.written(x.astype(np.float64))
 
-    def measure(self, x: Tensor, name: str) -> Space:
+    def measure(self, x: np.ndarray, name: str) -> Space:
         return Space(kind="real", name=name, **statistics(x, 1))
 
     @property

@@ -16,8 +16,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
+from ...core.deferred import torch
 from ...core.errors import DataError
 from ...core.space import Space
 from ..packed import Ragged

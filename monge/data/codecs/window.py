@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ...core.config import Range
+from ...core.deferred import torch
 from ...core.space import Space
 from ..packed import Ragged, statistics
 from .base import Codec, Locator

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
+from ...core.deferred import torch
 from ...core.errors import DataError, shown
 from ..codecs import scalar
 from ..codecs.array import Array

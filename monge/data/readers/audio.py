@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 
+from ...core.deferred import torch
 from ...core.errors import DataError
 from ..codecs.scalar import listed
 from ..codecs.sequence import lengths, pack

@@ -15,16 +15,18 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.memory import available, gigabytes
 from ..codecs.base import Codec, Locator
 from ..codecs.scalar import listed
 from .stored import Chain, Place
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SPLITS = ("train", "valid", "test")
 ARROW_SUFFIXES = (".parquet", ".feather", ".arrow", ".ipc")

@@ -24,17 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from ...core.deferred import torch
 from ...core.errors import DataError
 from ..codecs.array import Array
-from ..transforms.ops import resize
 from .base import check_kind
 from .stored import Place, StoredRows
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
+    from torch import Tensor
 
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -56,7 +55,7 @@ class PictureRows:
     """Pictures (N, C, H, W) that are decoded from their files whenever rows are taken; it stands
     where a tensor of bytes does."""
 
-    dtype, ndim = torch.uint8, 4
+    ndim = 4
 
     def __init__(self, paths: Sequence[str], shape: Shape, side: int | None) -> None:
         self.paths, self.side, self.shape = paths, side, (len(paths), *shape)
@@ -64,8 +63,9 @@ class PictureRows:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def is_floating_point(self) -> bool:
-        return False
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.uint8
 
     @property
     def size(self) -> int:
@@ -288,6 +288,8 @@ def load(path: Path, side: int | None) -> np.ndarray:
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if side is None:
         return pixels
+    from ..transforms.ops import resize  # works on tensors
+
     codec = Array(kind="levels", shape=(pixels.shape[2], *pixels.shape[:2]), size=256)
     _, small = resize(codec, torch.from_numpy(np.moveaxis(pixels, -1, 0))[None], side)
     return np.moveaxis(small[0].numpy(), 0, -1)

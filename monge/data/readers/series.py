@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from ...core.deferred import torch
 from ...core.errors import DataError, UsageError, nearest
 from ..codecs import time_index
 from ..codecs.base import Codec

@@ -56,6 +56,11 @@ NULLABLE = {"bool": "boolean"} | {
     for bits in (8, 16, 32, 64)
 }
 """The pandas types that can hold missing cells."""
+TEXT_TYPES = ("object", "str", "string")
+"""The types of a column of text."""
+WRITTEN = {name: name for name in (*NULLABLE, "float32", "float64", *TEXT_TYPES)}
+WRITTEN |= {nullable: name for name, nullable in NULLABLE.items()} | {"Float64": "float64"}
+"""The types of columns that are written to a csv file without pandas, and how numpy calls them."""
 MOMENT = "%Y-%m-%d %H:%M:%S"
 """Format of the times of a frame as text; times with a zone are written in UTC."""
 YES = ("true", "yes", "y", "t", "on")
@@ -515,3 +520,23 @@ def series(codec: Codec, values: np.ndarray) -> Cells:
             f"expected a column of the type {shown(dtype)}, found values that are not "
             f"({error}); fit the run again"
         ) from error
+
+
+def written_cells(values: np.ndarray, codec: Codec | None = None) -> list[str] | None:
+    """The cells of a column as `series` and pandas write them to a csv file, without importing
+    pandas; None for types that only pandas writes."""
+    dtype = WRITTEN.get(str(values.dtype) if codec is None else codec.dtype)
+    if getattr(codec, "category", "") or dtype is None:
+        return None
+    if dtype in TEXT_TYPES:
+        plain = all(cell is None or isinstance(cell, str) for cell in values)
+        return ["" if cell is None else cell for cell in values] if plain else None
+    if values.dtype.kind not in "biuf":
+        return None
+    empty = np.isnan(values)
+    if dtype not in NULLABLE:
+        return np.where(empty, "", values.astype(dtype).astype(str)).tolist()
+    whole = np.where(empty, 0, values)
+    if (whole != np.rint(whole)).any():
+        return None
+    return np.where(empty, "", whole.astype(dtype).astype(str)).tolist()

@@ -227,7 +227,7 @@ def assign_splits(
     """The split of each row, an index into SPLITS."""
     split = np.zeros(n, np.int64)
     for code, rows in enumerate(divide(n, options, given, name).values()):
-        split[rows.numpy()] = code
+        split[rows] = code
     return split
 
 

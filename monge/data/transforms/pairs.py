@@ -13,22 +13,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ...core.errors import DataError, UsageError
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..dataset import Dataset
-from ..packed import PackedTensor
+from ..packed import FieldRows
 from ..readers.base import SPLITS
 from ..readers.paired_images import SIDES
 from ..schema import Field, Schema, mark_missing, read_selection, with_missing_marks
 from ..schema_match import adopt
 from ..splits import shuffle
 from . import parse
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def parted(
@@ -62,12 +64,12 @@ def make(
         )
     sides = dict(zip(SIDES, maker.apart(codec, rows), strict=True))
     codecs: dict[str, Codec] = {name: side[0] for name, side in sides.items()}
-    tensors: dict[str, PackedTensor] = {name: side[1] for name, side in sides.items()}
+    tensors: dict[str, FieldRows] = {name: side[1] for name, side in sides.items()}
     for change in after:
         parse.apply(change, codecs, tensors, pictures.name)
     title = "+".join([pictures.name, maker.text, *(change.text for change in after)])
     if stored is None:
-        schema = fit_schema(title, codecs, tensors, pictures.splits["train"])
+        schema = fit_schema(title, codecs, tensors, pictures.rows_of("train"))
     else:
         run_schema = read_selection(stored).schema
         tensors = {
@@ -77,7 +79,7 @@ def make(
     return Dataset(
         schema,
         tensors,
-        pictures.splits,
+        pictures.split_rows,
         pictures.has_splits,
         None,
         pictures.notes,
@@ -87,7 +89,7 @@ def make(
 
 
 def fit_schema(
-    title: str, codecs: Mapping[str, Codec], tensors: Mapping[str, PackedTensor], train: Tensor
+    title: str, codecs: Mapping[str, Codec], tensors: Mapping[str, FieldRows], train: np.ndarray
 ) -> Schema:
     fields = tuple(
         Field(
@@ -102,7 +104,7 @@ def fit_schema(
 
 
 def read_as(
-    schema: Schema, field: Field, codecs: Mapping[str, Codec], tensors: Mapping[str, PackedTensor]
+    schema: Schema, field: Field, codecs: Mapping[str, Codec], tensors: Mapping[str, FieldRows]
 ) -> Tensor:
     """The rows of one side, converted to the run's codec."""
     name = field.name
@@ -126,12 +128,12 @@ def pair(first: Dataset, second: Dataset) -> Dataset:
     """The main fields of two datasets as one dataset."""
     both = (first, second)
     rows = {split: shuffled_rows(split, both) for split in SPLITS}
-    ends = torch.tensor([0, *(len(index) for index, _ in rows.values())]).cumsum(0).tolist()
-    splits = {split: torch.arange(*ends[place : place + 2]) for place, split in enumerate(SPLITS)}
+    ends = np.cumsum([0, *(len(index) for index, _ in rows.values())]).tolist()
+    splits = {split: np.arange(*ends[place : place + 2]) for place, split in enumerate(SPLITS)}
     tensors, fields = {}, []
     for name, side, parts in zip(SIDES, both, zip(*rows.values(), strict=True), strict=True):
         own = main(side)
-        tensors[name] = side.tensors[own][torch.cat(parts)]
+        tensors[name] = side.stored[own][np.concatenate(parts)]
         fields.append(renamed_field(side.fields[own], name, tensors[name][splits["train"]]))
     schema = Schema(
         name=f"{first.name}-to-{second.name}",
@@ -160,16 +162,17 @@ def main(source: Dataset) -> str:
     return source.main[0]
 
 
-def shuffled_rows(split: str, both: Sequence[Dataset]) -> list[Tensor]:
+def shuffled_rows(split: str, both: Sequence[Dataset]) -> list[np.ndarray]:
     """Row numbers of a split for both sides, as many as the shorter has, in random order."""
-    size = min(len(side.splits[split]) for side in both)
+    own = [side.rows_of(split) for side in both]
+    size = min(map(len, own))
     return [
-        side.splits[split][shuffle(len(side.splits[split]), side.options.seed, split, name)][:size]
-        for name, side in zip(SIDES, both, strict=True)
+        rows[shuffle(len(rows), side.options.seed, split, name)][:size]
+        for name, side, rows in zip(SIDES, both, own, strict=True)
     ]
 
 
-def renamed_field(field: Field, name: str, rows: PackedTensor) -> Field:
+def renamed_field(field: Field, name: str, rows: FieldRows) -> Field:
     """The field of a side under its new name, with the statistics of the training rows."""
     space = field.codec.measure(rows, name)
     missing = space.missing or field.space.missing

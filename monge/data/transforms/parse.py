@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import typing
@@ -14,13 +15,12 @@ from ..builtin.catalogue import listing
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.sound import Sound
-from ..packed import PackedTensor
+from ..packed import FieldRows
 from ..readers.base import ReadFormat
-from . import ops, pair_ops
 
 PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
 """Transforms of images of levels."""
-MODULES = {"ops": ops, "pair_ops": pair_ops}
+MODULES = ("ops", "pair_ops")
 """The modules whose functions are transforms."""
 
 
@@ -33,18 +33,19 @@ class Change:
     function: str
     numbers: tuple[int, ...]
 
-    def __call__(self, codec: Codec, x: PackedTensor) -> tuple[Codec, PackedTensor]:
+    def __call__(self, codec: Codec, x: FieldRows) -> tuple[Codec, FieldRows]:
         return self.call(codec, x, *self.numbers)
 
     def apart(
-        self, codec: Codec, x: PackedTensor
-    ) -> tuple[tuple[Codec, PackedTensor], tuple[Codec, PackedTensor]]:
+        self, codec: Codec, x: FieldRows
+    ) -> tuple[tuple[Codec, FieldRows], tuple[Codec, FieldRows]]:
         """The two sides that a transform into pairs makes of one field."""
         return self.call(codec, x, *self.numbers)
 
     @property
     def call(self) -> Callable[..., Any]:
-        return getattr(MODULES[self.module], self.function)
+        """The function, imported when a transform is used: it works on tensors."""
+        return getattr(importlib.import_module(f".{self.module}", __package__), self.function)
 
     @property
     def pairs(self) -> bool:
@@ -87,7 +88,7 @@ def form(changes: Sequence[Change]) -> ReadFormat:
 
 
 def apply(
-    change: Change, codecs: dict[str, Codec], tensors: dict[str, PackedTensor], name: str
+    change: Change, codecs: dict[str, Codec], tensors: dict[str, FieldRows], name: str
 ) -> None:
     """Apply the transform to every field it takes."""
     fitting = [field for field, codec in codecs.items() if fits(change, codec)]

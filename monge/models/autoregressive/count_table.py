@@ -30,10 +30,11 @@ from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
+from ...core.limits import code_count
 from ...core.model import Defaults, Losses, Model, Update, is_exporting
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.bins import EntryCodes, code_count
+from ...prob.bins import EntryCodes
 from ...prob.distributions import sample_categorical
 from .._ordering import placeholder_values
 

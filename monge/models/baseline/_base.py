@@ -8,7 +8,6 @@ scoring, and are sampled exactly given the others.
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,10 +25,6 @@ from ...prob.graphical import BayesianNetwork, Node
 
 MAX_BATCH_ELEMENTS = 2**22
 """Elements of a temporary tensor; more rows are processed in chunks."""
-MAX_LABEL_COMBINATIONS = 1024
-"""Combinations of labels that a model may be conditioned on."""
-MAX_CODES = 4096
-"""Codes of all entries together; pairs of them are counted."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +104,7 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
     """A model without trained parameters, fitted to all training rows at once."""
 
     supports_missing = True
+    max_label_combinations = 1024
     completion = "sampled given the observed values, which is exact"
     width: int
     """Numbers held per row while it is scored."""
@@ -174,15 +170,6 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
         x = batch.x.reshape(n, -1).to(like)
         return FlatRows(torch.where(seen, x, 0), seen, group.to(like.device))
 
-    @classmethod
-    def unsupported_reason(cls, space: Space) -> str | None:
-        if label_combinations(space) > MAX_LABEL_COMBINATIONS:
-            return (
-                f"expected at most {MAX_LABEL_COMBINATIONS} combinations of labels, found "
-                f"{label_combinations(space)} of {', '.join(space.given)}; give fewer"
-            )
-        return None
-
 
 def observed_within_length(batch: Batch) -> Tensor:
     """Which entries are observed and not padding, in the shape of x."""
@@ -196,11 +183,6 @@ def observed_within_length(batch: Batch) -> Tensor:
 def kinds_of(space: Space) -> list[str]:
     """The kind of each entry."""
     return [c.kind for c in space.columns] if space.columns else [space.kind] * space.dims
-
-
-def label_combinations(space: Space) -> int:
-    """How many combinations of labels the conditions can take."""
-    return math.prod(part.size**part.dims for part in space.given.values())
 
 
 def combination_of(given: Given, space: Space, n: int) -> Tensor:

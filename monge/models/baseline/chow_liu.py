@@ -18,11 +18,11 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
+from ...core.limits import code_count, default_bins, too_many_codes
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.bins import code_count
-from ._base import MAX_CODES, ClosedFormModel, TreeOfCodes
+from ._base import ClosedFormModel, TreeOfCodes
 
 
 class ChowLiuTree(TreeOfCodes, ClosedFormModel):
@@ -36,6 +36,7 @@ class ChowLiuTree(TreeOfCodes, ClosedFormModel):
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
     givens = set()
+    max_codes = 4096  # pairs of them are counted
 
     class Config(BaseConfig):
         tag = "model/baseline.chow_liu"
@@ -51,8 +52,8 @@ class ChowLiuTree(TreeOfCodes, ClosedFormModel):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         self.width = sum(code_count(part, config.bins) for part in space.parts)
-        if self.width > MAX_CODES:
-            raise DataError(too_many_codes(space, self.width))
+        if self.width > self.max_codes:
+            raise DataError(too_many_codes(self, space, self.width))
         self.build_tree(space, config.bins, config.pseudo)
 
     def loss(self, batch: Batch) -> Losses:
@@ -78,15 +79,6 @@ class ChowLiuTree(TreeOfCodes, ClosedFormModel):
         return {"nll": -self.log_densities(rows)}
 
     @classmethod
-    def unsupported_reason(cls, space: Space) -> str | None:
-        total = sum(code_count(part, default_bins(space)) for part in space.parts)
-        return (
-            too_many_codes(space, total)
-            if total > MAX_CODES
-            else super().unsupported_reason(space)
-        )
-
-    @classmethod
     def defaults(cls, space: Space) -> Defaults:
         return Defaults(
             cls.Config(bins=default_bins(space)),
@@ -96,15 +88,3 @@ class ChowLiuTree(TreeOfCodes, ClosedFormModel):
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(bins=4)
-
-
-def default_bins(space: Space) -> int:
-    """Few enough bins that a table of two entries has far fewer cells than there are rows."""
-    return min(max(round(1.2 * space.rows ** (1 / 3)), 4), 64)
-
-
-def too_many_codes(space: Space, total: int) -> str:
-    return (
-        f"expected at most {MAX_CODES} codes in all, found {total} in {space}; use "
-        "baseline.independent or baseline.mixture"
-    )

@@ -19,18 +19,17 @@ from ...core.abilities import Given, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
+from ...core.limits import label_combinations
 from ...core.model import Defaults, Losses, is_exporting
 from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ._base import (
-    MAX_CODES,
     ClosedFormModel,
     FlatRows,
     TreeOfCodes,
     add_statistics,
     kinds_of,
-    label_combinations,
 )
 from ._categorical import CategoricalTables
 from ._gaussians import (
@@ -43,6 +42,9 @@ from ._gaussians import (
     reorder,
     state_space,
 )
+
+MAX_NAMES = 4096
+"""Names of all columns together; pairs of them are counted."""
 
 
 class Gaussian(ClosedFormModel):
@@ -94,7 +96,7 @@ class Gaussian(ClosedFormModel):
         )
         self.tables: CategoricalTables | GroupTrees
         named = labels if space.is_plain else add_states(labels, parts)
-        if space.is_plain or sum(part.size for part in named.columns) > MAX_CODES:
+        if space.is_plain or sum(part.size for part in named.columns) > MAX_NAMES:
             self.tables = CategoricalTables(named, groups, 4, config.pseudo)
         else:
             self.tables = GroupTrees(named, groups)

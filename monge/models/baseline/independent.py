@@ -15,10 +15,11 @@ from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
+from ...core.limits import label_combinations
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._base import ClosedFormModel, FlatRows, label_combinations
+from ._base import ClosedFormModel, FlatRows
 from ._categorical import CategoricalTables
 
 

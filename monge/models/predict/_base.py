@@ -37,7 +37,7 @@ from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...nn.layers.dropout import monte_carlo_dropout
 from ...prob.heads import Head, HeadMarginals, LearnedScales
-from ._trunk import Trunk, copy_weights, encoder_input, model_name
+from ._trunk import Trunk, copy_weights, encoder_input
 
 MAX_MODES = 100
 """Modes of passes that are compared for a prediction averaged over them."""
@@ -58,6 +58,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
     supports_missing = True
     is_predictor = True
+    needs_given = True
 
     class Config(Model.Config):
         spread: Spread = "input"
@@ -115,15 +116,6 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     @abc.abstractmethod
     def build_trunk(self, inputs: Space) -> Trunk:
         """The network that reads the conditions of `inputs`."""
-
-    @classmethod
-    def unsupported_reason(cls, space: Space) -> str | None:
-        if not space.given:
-            return (
-                f"{model_name(cls)} predicts from conditions, and there are none; name "
-                "the field to predict with --target"
-            )
-        return None
 
     def initialise_from_data(self, batch: Batch) -> None:
         if self.field is not None:
