@@ -28,6 +28,7 @@ import json
 import math
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -78,6 +79,9 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 SECONDS, LONGEST = 8.0, 20.0
 """Seconds of computing after which the tests of a change are ended, which counts as noticed,
 beyond those that they take without it, and how long these may be."""
+MEMORY = 12 * 2**30
+"""Bytes of addresses that a process with a change may have, so that a changed size does not take
+the memory of the machine."""
 HUNG = 300.0
 """Seconds of waiting after which a change counts neither as noticed nor as survived."""
 TRACED_CALLS = 100
@@ -547,6 +551,7 @@ class Injector:
             for stream in (0, 1, 2):
                 os.dup2(sink, stream)
             signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             code = 3
             if site is not None:
                 os.environ[CHANGE] = f"{site.path}:{site.number}"
