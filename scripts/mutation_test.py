@@ -293,6 +293,11 @@ def functions_of(path: Path) -> list[tuple[str, int]]:
     return found
 
 
+def computed_seconds() -> float:
+    """Seconds that this process has computed, and those that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
 class Lines:
     """The lines of the packages that run while `call` is the trace function."""
 
@@ -371,13 +376,13 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
         self.lines.forget()
-        start = time.process_time()
+        start = computed_seconds()
         sys.settrace(self.lines.call)
         try:
             return (yield)
         finally:
             sys.settrace(None)
-            seconds = time.process_time() - start
+            seconds = computed_seconds() - start
             self.gather()
             file = item.nodeid.partition("::")[0]
             for name in item.fixturenames:
