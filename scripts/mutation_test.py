@@ -9,6 +9,11 @@ tests that run the changed statement are run, the most specific first, until one
 that notices a change has to pass without it, in such a process too. Survivors are printed with the
 share of all changes that survive and its 95 % interval. Which test runs which lines is recorded
 once, in --map. Processes that a test starts have the change too. It needs a system that can fork.
+
+    python scripts/mutation_test.py --count 500 --seed 5 --kept outcomes.jsonl --seconds 600
+
+ends after ten minutes; the same line again goes on with the changes that the file lacks.
+--packages takes files too: `--packages train/optimiser.py --count 1000` tries every change of one.
 """
 
 from __future__ import annotations
@@ -23,13 +28,14 @@ import json
 import math
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -73,6 +79,9 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 SECONDS, LONGEST = 8.0, 20.0
 """Seconds of computing after which the tests of a change are ended, which counts as noticed,
 beyond those that they take without it, and how long these may be."""
+MEMORY = 12 * 2**30
+"""Bytes of addresses that a process with a change may have, so that a changed size does not take
+the memory of the machine."""
 HUNG = 300.0
 """Seconds of waiting after which a change counts neither as noticed nor as survived."""
 TRACED_CALLS = 100
@@ -164,7 +173,8 @@ class Walk(ast.NodeTransformer):
 
 def sites(packages: list[str]) -> Iterator[Site]:
     for package in packages:
-        for path in sorted((LIBRARY / package).rglob("*.py")):
+        start = LIBRARY / package
+        for path in [start] if start.is_file() else sorted(start.rglob("*.py")):
             walk = Walk()
             walk.visit(ast.parse(path.read_text()))
             for number, (function, lines, old, new) in enumerate(walk.found):
@@ -283,6 +293,11 @@ def functions_of(path: Path) -> list[tuple[str, int]]:
     return found
 
 
+def computed_seconds() -> float:
+    """Seconds that this process has computed, and those that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
 class Lines:
     """The lines of the packages that run while `call` is the trace function."""
 
@@ -361,13 +376,13 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
         self.lines.forget()
-        start = time.process_time()
+        start = computed_seconds()
         sys.settrace(self.lines.call)
         try:
             return (yield)
         finally:
             sys.settrace(None)
-            seconds = time.process_time() - start
+            seconds = computed_seconds() - start
             self.gather()
             file = item.nodeid.partition("::")[0]
             for name in item.fixturenames:
@@ -390,13 +405,41 @@ class Recorder:
         self.path.write_text(json.dumps(good))
 
 
+class Outcomes:
+    """What became of each change, kept as lines of JSON from which a later run goes on. The first
+    line states what was drawn, so that outcomes of another draw are not taken for it."""
+
+    def __init__(self, path: Path | None, drawn: dict[str, Any]) -> None:
+        self.path, self.verdicts = path, dict[Site, str]()
+        if path is None:
+            return
+        if not path.exists():
+            path.write_text(json.dumps(drawn) + "\n")
+        first, *rest = map(json.loads, path.read_text().splitlines())
+        if first != drawn:
+            sys.exit(f"expected outcomes of {drawn}, found {first} in {path}; name another file")
+        for line in rest:
+            lines = range(*line["site"].pop("lines"))
+            self.verdicts[Site(**line["site"], lines=lines)] = line["verdict"]
+
+    def add(self, site: Site, verdict: str, noticed: str) -> None:
+        self.verdicts[site] = verdict
+        if self.path is not None:
+            shown = asdict(site) | {"lines": (site.lines.start, site.lines.stop)}
+            line = {"verdict": verdict, "noticed": noticed, "site": shown}
+            with self.path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
 class Injector:
     """A pytest plugin: instead of the collected tests, those of each change in a forked
     process."""
 
-    def __init__(self, chosen: Sequence[Site], tests: dict[str, Any], seconds: float) -> None:
+    def __init__(
+        self, chosen: Sequence[Site], tests: dict[str, Any], seconds: float, outcomes: Outcomes
+    ) -> None:
         self.chosen, self.tests, self.seconds = chosen, tests, seconds
-        self.found: dict[str, list[Site]] = {}
+        self.outcomes = outcomes
         self.items: dict[str, Any] = {}
         self.functions: Functions = {}
         self.sound: set[str] = set()  # tests that notice a change and pass without one
@@ -412,11 +455,13 @@ class Injector:
         gc.freeze()  # children that collect garbage would copy all pages
         begun = time.monotonic()
         for number, site in enumerate(self.chosen, 1):
+            if site in self.outcomes.verdicts:
+                continue
             if time.monotonic() - begun > self.seconds:
                 break
             start = time.monotonic()
             verdict, tried, noticed = self.verdict(site)
-            self.found.setdefault(verdict, []).append(site)
+            self.outcomes.add(site, verdict, noticed)
             spent = time.monotonic() - start
             text = (
                 f"{number:4d} {verdict:11s} {tried:3d} tests {spent:5.1f} s"
@@ -511,6 +556,7 @@ class Injector:
             for stream in (0, 1, 2):
                 os.dup2(sink, stream)
             signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             code = 3
             if site is not None:
                 os.environ[CHANGE] = f"{site.path}:{site.number}"
@@ -557,6 +603,7 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=list(PACKAGES))
     parser.add_argument("--tests", nargs="+", default=list(TESTS))
     parser.add_argument("--map", type=Path, default=ROOT / ".mutation_map.json")
+    parser.add_argument("--kept", type=Path, help="outcomes to go on from, as lines of JSON")
     parser.add_argument("--record", action="store_true", help="add tests that --map lacks")
     asked = parser.parse_args()
     import torch
@@ -569,13 +616,16 @@ def main() -> None:
         if not child:
             os._exit(run_pytest(asked.tests, Recorder(asked.map)))
         _, status = os.waitpid(child, 0)
-        if os.waitstatus_to_exitcode(status) > 1:  # 1 if some fail
+        if os.waitstatus_to_exitcode(status) not in (0, 1, 5):  # some fail, or all are known
             sys.exit("expected tests that can be collected, found errors; run pytest to see them")
     every = list(sites(asked.packages))
     chosen = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
-    injector = Injector(chosen, json.loads(asked.map.read_text()), asked.seconds)
-    run_pytest(asked.tests, injector)
-    counts = Counter({name: len(found) for name, found in injector.found.items()})
+    drawn = {name: getattr(asked, name) for name in ("seed", "count", "packages")}
+    drawn["places"] = len(every)
+    outcomes = Outcomes(asked.kept, drawn)
+    tests = json.loads(asked.map.read_text())
+    run_pytest(asked.tests, Injector(chosen, tests, asked.seconds, outcomes))
+    counts = Counter(outcomes.verdicts.values())
     survived, killed = counts["SURVIVED"], counts["killed"] + counts["timed out"]
     tried, missed = survived + killed, counts["not entered"] + counts["no function"]
     print(

@@ -26,6 +26,7 @@ from monge import registry  # noqa: E402
 from monge.cli.main import commands, summary  # noqa: E402
 from monge.cli.main import monge as group  # noqa: E402
 from monge.verify.framework import listed  # noqa: E402
+from monge.verify.mutants import MUTANTS  # noqa: E402
 
 SHOWN_DEFAULTS = ("iris", "digits")
 """Data whose default settings a model's page shows."""
@@ -243,13 +244,18 @@ def help_text(text: str) -> str:
 
 
 def identities_page() -> str:
-    """Every identity with its statements and sources, and the common errors it rejects."""
+    """Every identity with its statements, sources, what it examines and the faults it is shown to
+    catch, and the common errors it rejects."""
+    faults: dict[str, list[str]] = {}
+    for mutant in MUTANTS:
+        faults.setdefault(mutant.check, []).append(mutant.name)
     found = sorted(listed(), key=lambda each: (each.id[0] != "X", int(each.id[1:])))
     lines = [
         "# Identities",
         "Statements of the theory that run: `monge verify X58` checks one on small models, "
         "`monge verify RUN` those that apply to a model you trained. Each has a residual and a "
-        "tolerance.",
+        "tolerance, names the code of the library that it examines, and the faults that "
+        "`monge verify --mutants` injects to show that it can fail.",
     ]
     last = ""
     for each in found:
@@ -261,7 +267,9 @@ def identities_page() -> str:
         if each.id != last:
             lines.append(f"### {each.id} {{ #{each.id.lower()} }}")
         statement = each.statement.replace("_", "\\_").replace("*", "\\*")
-        lines.append(f"{statement}. *{each.group}*; {each.source}")
+        subject = ", ".join(each.examines).replace("_", "\\_") or "models"
+        caught = f" Fails under: {', '.join(faults[each.name])}." if each.name in faults else ""
+        lines.append(f"{statement}. *{each.group}*; {each.source}. Examines: {subject}.{caught}")
         last = each.id
     return "\n\n".join(lines)
 

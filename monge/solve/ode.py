@@ -195,7 +195,7 @@ def adaptive(
             ratio = error_ratio(y, new, step, tableau.error, [*k, last], options, counted)
             good = ratio <= 1  # false for NaN
             tally.steps, tally.rejected = tally.steps + 1, tally.rejected + int(not good.all())
-            check_step(t, step, left, tally, good)
+            check_step(t, step, tally, good)
             y, first = select_accepted(good, new, y), select_accepted(good, last, first)
             t = torch.where(good, torch.where(step == left, end, t + step), t)
             h = next_step(h, step, ratio, before, good, step == left)
@@ -285,27 +285,28 @@ def first_step(
         scaled_rms(slope[:counted], scales, options),
     )
     trial = torch.where((place > 1e-5) & (speed > 1e-5), 0.01 * place / speed, 1e-6)
-    trial = trial.clamp(max=abs(length)) * math.copysign(1.0, length)
+    sign = math.copysign(1.0, length)
+    trial = sign * trial.clamp(max=abs(length))
     ahead = f(t + trial, advance_state(y, trial, (1.0,), [slope]))
     turn = [b - a for a, b in zip(slope[:counted], ahead[:counted], strict=True)]
     bend = scaled_rms(turn, scales, options) / trial.abs().clamp_min(torch.finfo(trial.dtype).tiny)
     steep = torch.maximum(speed, bend)
     fine = torch.where(steep > 1e-15, (0.01 / steep).pow(1 / 5), 1e-3)
-    most = torch.minimum(100 * trial.abs(), fine).clamp(max=abs(length))
-    return torch.where(most.isfinite(), most, 1e-6) * math.copysign(1.0, length)
+    return sign * torch.minimum(100 * trial.abs(), fine).clamp(max=abs(length))
 
 
 def next_step(
     h: Tensor, step: Tensor, ratio: Tensor, before: Tensor, good: Tensor, cut: Tensor
 ) -> Tensor:
     """The next step size; a step cut short to end at a requested time does not reduce it."""
-    grown = SAFETY * ratio.clamp_min(1e-10).pow(-0.7 / 5) * before.pow(0.4 / 5)
+    grown = SAFETY * ratio.pow(-0.7 / 5) * before.pow(0.4 / 5)
     factor = torch.where(good, grown.clamp(SHRINK, GROW), grown.clamp(SHRINK, 1.0))
     new = step * torch.where(factor.isfinite(), factor, SHRINK)
     return torch.where(cut & good & (new.abs() < h.abs()), h, new)
 
 
-def check_step(t: Tensor, step: Tensor, left: Tensor, tally: Tally, good: Tensor) -> None:
+def check_step(t: Tensor, step: Tensor, tally: Tally, good: Tensor) -> None:
+    """Raise DivergenceError for a step that failed and cannot be smaller, or one too many."""
     least = 4 * torch.finfo(t.dtype).eps
     stuck = ~good & (step.abs() < least * t.abs().clamp_min(1e-3))
     if bool(stuck.any()) or tally.steps > MAX_STEPS:

@@ -66,6 +66,8 @@ def schedule_length(train_config: TrainConfig, stored: int, steps: float) -> int
 
 MAX_LINE_SEARCH_EVALS = 25
 """Function evaluations allowed in one line search of L-BFGS."""
+LBFGS_HISTORY = 10
+"""Pairs of vectors in the state of L-BFGS."""
 LBFGS_SCRATCH_SLOT = "al"
 """State that L-BFGS holds only to avoid an allocation; it is not saved."""
 
@@ -146,7 +148,7 @@ def lbfgs(config: OptimiserConfig, params: Sequence[nn.Parameter], factors: bool
         1.0,
         max_iter=1,
         max_eval=MAX_LINE_SEARCH_EVALS,
-        history_size=10,
+        history_size=LBFGS_HISTORY,
         line_search_fn="strong_wolfe",
     )
 

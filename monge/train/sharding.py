@@ -94,16 +94,8 @@ class ShardedModel:
             name: param.requires_grad
             for name, param in model.named_parameters(remove_duplicate=False)
         }
-        self.largest_unit = self.unit_sizes(units, params)
+        self.largest_unit = size_of_largest(units, params)
         self.empty_plain()
-
-    def unit_sizes(self, units: Sequence[str], params: Mapping[str, nn.Parameter]) -> int:
-        """Weights of the largest unit, or of those that are in none."""
-        sizes = dict.fromkeys((*units, ""), 0)
-        for name, param in params.items():
-            inside = [unit for unit in units if name.startswith(f"{unit}.")]
-            sizes[max(inside, key=len, default="")] += param.numel()
-        return max(sizes.values())
 
     def compute(self, loss: Callable[..., T], *batch: Any) -> T:
         """A loss of the live copy."""
@@ -237,6 +229,15 @@ class ShardedModel:
         """Take the values of all weights from the model."""
         for module, name, empty in self.places:
             module._parameters[name] = empty
+
+
+def size_of_largest(units: Sequence[str], params: Mapping[str, nn.Parameter]) -> int:
+    """Weights of the largest unit, or of those that are in none."""
+    sizes = dict.fromkeys((*units, ""), 0)
+    for name, param in params.items():
+        inside = [unit for unit in units if name.startswith(f"{unit}.")]
+        sizes[max(inside, key=len, default="")] += param.numel()
+    return max(sizes.values())
 
 
 def read_whole(tensor: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ from ..core.model import Model, Update
 from ..core.space import Space
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource
+from .optimiser import LBFGS_HISTORY
 
 aten = torch.ops.aten
 Answer = TypeVar("Answer")
@@ -52,8 +53,6 @@ MAX_ASSUMED_VALUES = 2_000
 MAX_OPERATIONS = 10_000
 """Operations that are traced, about a second of them; the peak up to there is then a lower
 bound."""
-LBFGS_HISTORY = 10
-"""Pairs of vectors in the state of L-BFGS."""
 
 
 class LongTraceError(Exception):

@@ -1,6 +1,7 @@
 """Config: frozen, checked by its hints, unchanged by JSON, changed by overrides."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Literal
 
@@ -16,6 +17,13 @@ from monge.core.config import (
     Range,
     RunRef,
     as_settings,
+    check,
+    name_of,
+    number,
+    parse,
+    part_of,
+    sizes,
+    title_of,
 )
 from monge.core.config_help import choices_of, help_of
 from monge.core.errors import UsageError
@@ -231,3 +239,77 @@ def test_choices_are_read_through_unions():
 
     found = choices_of(Chosen)
     assert found == {"plain": (), "one": ("a", "b"), "noted": ("c", "d"), "either": ("e", "5")}
+
+
+def test_a_range_admits_its_ends_unless_it_is_open():
+    assert [Range(1, 3).admits(v) for v in (0.9, 1, 3, 3.1)] == [False, True, True, False]
+    assert [Range(1, open=True).admits(v) for v in (1, 1.1, 1e9)] == [False, True, True]
+    assert [Range(high=2).admits(v) for v in (-1e9, 2, 2.1)] == [True, True, False]
+    assert Range().admits(-1e300)
+    assert str(Range(0, 1, open=True)) == "above 0 and at most 1"
+    assert str(Range(0)) == "at least 0"
+
+
+def test_numbers_are_as_large_as_they_can_be_held():
+    assert check("n", int, MAX_INT) == MAX_INT
+    assert check("n", int, -MAX_INT) == -MAX_INT
+    for value in (MAX_INT + 1, -MAX_INT - 1):
+        with pytest.raises(UsageError, match="n="):
+            check("n", int, value)
+    assert check("x", float, 3) == 3.0
+    assert type(check("x", float, int(1e300) - 1)) is float
+    for value in (int(1e300), True, "3", None):
+        with pytest.raises(UsageError, match="x="):
+            check("x", float, value)
+    for kind, value in ((int, 3.0), (int, True), (str, 3), (bool, 1)):
+        with pytest.raises(UsageError, match="v="):
+            check("v", kind, value)
+
+
+def test_tuples_have_their_entries():
+    assert check("t", tuple[int, ...], [1, 2, 3]) == (1, 2, 3)
+    assert check("t", tuple[int, float], [1, 2]) == (1, 2.0)
+    for kind, value in ((tuple[int, float], [1]), (tuple[int, ...], 3), (tuple[int, ...], "12")):
+        with pytest.raises(UsageError, match="t="):
+            check("t", kind, value)
+    with pytest.raises(UsageError, match=r"t\[1\]='x'"):
+        check("t", tuple[int, ...], [1, "x"])
+    with pytest.raises(UsageError, match=r"m\.a='x'"):
+        check("m", Mapping[str, int], {"a": "x"})
+    with pytest.raises(UsageError, match="m=3"):
+        check("m", Mapping[str, int], 3)
+
+
+def test_text_becomes_the_number_that_it_says():
+    assert [number(int, t) for t in ("12", "1e3", "2.5", "x", "-0")] == [12, 1000, 2.5, "x", 0]
+    assert number(int, str(MAX_INT)) == MAX_INT  # not by way of a float
+    assert [number(float, t) for t in ("12", "1e3", "x")] == [12.0, 1000.0, "x"]
+    assert type(number(float, "12")) is float
+    assert parse(tuple[int, ...], "[1, 2,]") == [1, 2]
+    assert parse(int | None, "None") is None
+    assert parse(int | None, "4") == 4
+    assert parse(Literal["a", 5], "5") == 5
+    assert parse(bool, "Yes") is True
+    assert parse(bool, "OFF") is False
+
+
+class Counted(Config):
+    a: int = 3
+    b: tuple[int, ...] = (2, 0, 5)
+    rows: int = 99
+    c: Mapping[str, int]
+    d: float = 0.5
+
+
+def test_the_sizes_of_a_configuration_are_its_whole_numbers_and_products():
+    assert [*sizes(Counted(c={"x": 7, "y": 8}))] == [3, 3, 2, 0, 5, 10, 7, 8]
+    assert max(sizes(Counted(b=(10**9, 10**9), c={}))) == 10**18
+
+
+def test_messages_call_a_configuration_by_its_name():
+    assert title_of(TrainConfig) == "train"
+    assert title_of(MLP.Config) == "mlp"
+    assert title_of(object) == "options"
+    assert name_of(MLP.Config) == "mlp"
+    assert part_of(MLP.Config) is part_of(MLP.Config | None) is MLP.Config
+    assert part_of(int) is part_of(MLP.Config | TrainConfig) is None

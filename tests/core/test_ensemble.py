@@ -29,6 +29,7 @@ from monge.core.batch import Batch
 from monge.core.config import Config
 from monge.core.ensemble import (
     Ensemble,
+    EnsembleComplete,
     as_ensemble,
     ensemble_class,
     mixture_bound,
@@ -370,3 +371,24 @@ def test_the_likelihood_of_the_first_entries_is_that_of_their_conditionals():
     torch.testing.assert_close(whole, member.conditionals(batch).sum(1))
     with pytest.raises(DataError, match="order"):
         HasConditionals.observed_log_prob(member, replace(batch, observed=~seen))
+
+
+def test_completion_needs_members_that_complete_and_weigh_what_is_known():
+    """By conditionals, or by a likelihood of rows with missing values."""
+
+    class Weighed(HasLikelihood):
+        supports_missing = True
+
+    class Whole(HasLikelihood):
+        supports_missing = False
+
+    for kinds, applies in {
+        (CanSample, CanComplete, HasConditionals): True,
+        (CanSample, CanComplete, Weighed): True,
+        (CanSample, CanComplete, Whole): False,
+        (CanSample, CanComplete): False,
+        (CanSample, HasConditionals): False,
+        (CanComplete, HasConditionals): False,
+        (CanSample, Weighed): False,
+    }.items():
+        assert EnsembleComplete.applies_to(type("Member", kinds, {})) is applies

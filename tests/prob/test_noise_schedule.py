@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monge.core.errors import UsageError
-from monge.prob.noise_schedule import NoiseSchedule
+from monge.prob.noise_schedule import CURVES, NoiseSchedule
 
 SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
 FAMILIES = ("preserving", "exploding", "sub")
@@ -97,3 +97,31 @@ def test_an_end_that_is_not_noise_is_refused_with_its_snr():
     with pytest.raises(UsageError, match="shape=cosin"):
         NoiseSchedule.Config(shape="cosin")
     assert math.exp(NoiseSchedule.Config(low=-4.0).low) < 0.02
+
+
+@pytest.mark.parametrize(("shape", "family"), EVERY)
+def test_a_step_back_from_the_later_marginal_is_the_earlier_one(shape, family):
+    """q(z_s | x) from q(z_t | x) and q(z_s | z_t, x), and q(z_t | x) from q(z_s | x)."""
+    schedule = make(shape, family)
+    s, t = T[:-1], T[1:]
+    step, (a_s, a_t) = schedule.step(s, t), (schedule.alpha(s), schedule.alpha(t))
+    v_s, v_t = schedule.sigma(s).square(), schedule.sigma(t).square()
+    torch.testing.assert_close(step.on_z * a_t + step.on_x, a_s)
+    torch.testing.assert_close(step.on_z.square() * v_t + step.variance, v_s)
+    torch.testing.assert_close((a_t / a_s).square() * v_s + step.forward, v_t)
+    torch.testing.assert_close(schedule.spread(t), (a_t.square() + v_t).sqrt())
+
+
+def test_curves_are_their_formulas():
+    u, rho = T[1:-1], 3.0
+    sigmoid = [torch.sigmoid(torch.tensor(v, dtype=torch.float64)) for v in (-3.0, 3.0)]
+    share = {  # alpha squared of a variance-preserving process
+        "linear": torch.exp(-(0.1 * u + (20 - 0.1) * u.square() / 2)),
+        "cosine": torch.cos(math.pi * u / 2).square(),
+        "sigmoid": (sigmoid[1] - torch.sigmoid(6 * u - 3)) / (sigmoid[1] - sigmoid[0]),
+        "logsnr": torch.sigmoid(-u),
+        "edm": 1 / (1 + u ** (2 * rho)),
+    }
+    for name, curve in CURVES.items():
+        torch.testing.assert_close(torch.sigmoid(curve(rho).height(u)), share[name])
+        torch.testing.assert_close(curve(rho).place(curve(rho).height(u)), u)

@@ -8,12 +8,16 @@ import torch
 from monge.core.errors import DivergenceError, UsageError
 from monge.solve.adjoint import integrate_adjoint
 from monge.solve.ode import (
+    MAX_STEPS,
     TABLEAUX,
     Solver,
+    Tally,
+    check_step,
     first_step,
     integrate,
     integrate_one,
     next_step,
+    walk,
 )
 
 METHODS = list(TABLEAUX)
@@ -238,8 +242,10 @@ def test_the_first_step_is_that_of_hairer(length, control):
     """Norsett and Wanner (1993, II.4), row by row or for the batch."""
     tolerance, sign = 1e-4, math.copysign(1.0, length)
     options = Solver(tolerance=tolerance, control=control)
-    y = torch.tensor([[1.0, -2.0], [0.0, 0.0], [30.0, 40.0], [0.3, 0.1]], dtype=torch.float64)
-    extra = torch.ones(4, dtype=torch.float64)
+    y = double([1.0, -2.0], [0.0, 0.0], [30.0, 40.0], [0.3, 0.1], [5e-5, 5e-5])
+    slow = double([-0.2 + 3e-5, 0.2 / 3 - 1e-5])  # beside where nothing moves
+    y = torch.cat([y, slow])
+    extra = torch.ones(6, dtype=torch.float64)
 
     def field(t, state):
         turn = torch.tensor([[0.0, 1.0], [-3.0, 0.0]], dtype=torch.float64)
@@ -274,7 +280,7 @@ def test_the_first_step_is_that_of_hairer(length, control):
         d2 = norm(turn) / abs(h0)
         h1 = (0.01 / max(d1, d2)) ** (1 / 5)
         due.append(sign * min(100 * abs(h0), h1, abs(length)))
-    t = torch.zeros(4 if control == "row" else (), dtype=torch.float64)
+    t = torch.zeros(6 if control == "row" else (), dtype=torch.float64)
     state = (y, extra)
     found = first_step(field, t, state, field(t, state), length, options, 1)
     torch.testing.assert_close(found.flatten(), torch.tensor(due, dtype=torch.float64))
@@ -318,3 +324,65 @@ def test_a_late_start_is_only_a_shift_of_time(name):
         assert early.tally.steps == late.tally.steps
         if name != "dopri5":
             assert early.tally.steps == 8
+
+
+@pytest.mark.parametrize("control", ["row", "batch"])
+def test_steps_are_repeated_grow_and_shrink_by_the_errors_of_two(control):
+    """A solution by hand, with numbers instead of tensors, step by step."""
+    table, tolerance, ends = TABLEAUX["dopri5"], 1e-3, (0.0, 0.7, 6.0)
+
+    def slope(t, y):
+        return -30 * y * (1 if t > 3 else 0) + math.cos(t)
+
+    def field(t, state):
+        late = torch.where(t > 3, 30.0, 0.0).double()
+        return (-late * state[0] + torch.cos(t),)
+
+    options, tally = Solver(tolerance=tolerance, control=control), Tally()
+    taken = walk(field, (double(1.0),), ends, options, tally)
+    found = [y[0].item() for reached, y in taken if not reached]
+    t, y, due, rejected = torch.zeros(1 if control == "row" else ()), 1.0, [], 0
+    state = (double(1.0),)
+    h = first_step(field, t.double(), state, field(t, state), 6.0, options, None).item()
+    t, before = 0.0, 1.0
+    for end in ends[1:]:
+        while t != end:
+            step = min(h, end - t)
+            k = []
+            for node, row in zip(table.nodes, ((), *table.rows), strict=True):
+                inner = y + step * sum(a * b for a, b in zip(row, k, strict=True))
+                k.append(slope(t + node * step, inner))
+            new = y + step * sum(b * each for b, each in zip(table.weights, k, strict=True))
+            k.append(slope(t + step, new))
+            error = step * sum(e * each for e, each in zip(table.error, k, strict=True))
+            ratio = abs(error) / (tolerance * (1 + max(abs(y), abs(new))))
+            factor = 0.9 * ratio ** (-0.7 / 5) * before ** (0.4 / 5) if ratio else 10.0
+            good, cut = ratio <= 1, step == end - t
+            factor = min(max(factor, 0.2), 10.0 if good else 1.0)
+            h = max(h, factor * step) if good and cut else factor * step
+            if good:
+                t, y, before = end if cut else t + step, new, max(ratio, 1e-4)
+            rejected += not good
+            due.append(y)
+    assert rejected > 2
+    assert tally.rejected == rejected
+    assert found == pytest.approx(due, rel=1e-6)  # small errors are of rounding too
+
+
+def test_a_step_fails_where_it_cannot_be_smaller():
+    eps = torch.finfo(torch.float64).eps
+
+    def check(t, step, steps=1, good=False):
+        flags = torch.tensor([True, good])
+        check_step(double(5.0, t), double(1.0, step), Tally(steps=steps), flags)
+
+    check(2.0, 8 * eps)  # as small as can be at 2
+    check(2.0, 7 * eps, good=True)
+    with pytest.raises(DivergenceError, match=r"t=2\b"):
+        check(2.0, -7 * eps)
+    check(0.0, 4e-3 * eps)
+    with pytest.raises(DivergenceError, match=r"t=0\b"):
+        check(0.0, 3e-3 * eps)
+    check(1.0, 1.0, steps=MAX_STEPS)
+    with pytest.raises(DivergenceError):
+        check(1.0, 1.0, steps=MAX_STEPS + 1)

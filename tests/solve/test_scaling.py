@@ -230,3 +230,94 @@ def test_stages_and_passes_are_counted():
     torch.testing.assert_close(
         unrolled(x, y, 0.3, passes=300), sinkhorn(x, y, 0.3, tolerance=1e-12).value
     )
+
+
+class Scripted(Scaling):
+    """The loop with errors that are given instead of computed, and a log of what it does."""
+
+    def __init__(self, errors, grown=()):
+        self.errors, self.large, self.log = iter(errors), set(grown), []
+        self.trace, self.v = [], torch.ones(1)
+        self.passed = 0
+
+    def load(self):
+        self.log.append("load")
+
+    def balance(self):
+        self.passed += 1
+        return torch.full((1,), 4.0), next(self.errors)
+
+    def grown(self, c):
+        return self.passed in self.large
+
+    def rest(self, c, sound):
+        self.log.append(f"rest {sound}")
+
+    def leap(self, c, error, tolerance, passes):
+        self.log.append(f"leap {error} {passes}")
+        return Leap(torch.ones(1), torch.full((1,), 9.0), torch.ones(1), error, 5)
+
+    def close(self, c):
+        self.log.append(f"close {self.v.item():.3g}")
+
+
+def ran(errors, tolerance=1e-3, passes=1000, **rest) -> tuple[int, list[str], list[float]]:
+    work = Scripted(errors, **rest)
+    done = work.run(EPSILON, tolerance, passes)
+    assert work.trace[0][:2] == (EPSILON, 1)
+    return done, work.log, [error for _, _, error in work.trace_from(0)]
+
+
+def test_passes_end_at_the_tolerance():
+    done, log, errors = ran([0.5, 0.4, 1e-3, 0.0])
+    assert (done, log, errors) == (4, ["load", "close 0.25"], [0.5, 0.4, 1e-3])
+    assert ran([1e-3])[0] == 2
+    assert ran([0.9] * 9, passes=3)[0] == 4
+
+
+def test_passes_end_where_rounding_is_the_limit():
+    """A hundred passes that lower the least error by less than a hundredth."""
+    assert ran([0.5] * 300)[0] == 1 + 101 + 1
+    slow, quick = ([2.0] * 90 for _ in range(2))
+    for _ in range(200):
+        slow.append(0.99 * slow[-1])
+        quick.append(0.98 * quick[-1])
+    assert ran(slow)[0] == 1 + 101 + 1
+    assert len(ran(quick, tolerance=0.4)[2]) == 90 + math.ceil(math.log(0.2) / math.log(0.98))
+    low = [0.5, *[0.49] * 50, 0.4, *[0.6] * 300]
+    assert ran(low)[0] == 1 + 50 + 1 + 101 + 1
+
+
+def test_newton_steps_are_tried_near_the_solution_and_undone():
+    done, log, errors = ran([0.4, 0.3, 0.2, 0.25, 0.1, 1e-4], passes=50)
+    assert errors == [0.4, 0.3, 0.2, 0.25, 0.1, 1e-4]
+    assert log == [
+        "load",
+        "leap 0.3 48",  # after two passes
+        "leap 0.2 42",  # five steps of the system were passes too
+        "leap 0.1 35",  # the one before was shortened once
+        f"close {math.e:.3g}",
+    ]
+    assert done == 6 + 3 * 5 + 1
+    worse = ran([0.2, *[0.3] * 4, 0.25, 0.0])
+    assert worse[1] == ["load", "leap 0.2 999", "leap 0.25 989", f"close {math.e:.3g}"]
+    assert ran([0.2, 0.3, 0.3], passes=2)[0] == 1 + 5 + 1 + 1  # no pass is left to undo it
+
+
+def test_scalings_that_grow_or_overflow_are_absorbed():
+    done, log, _ = ran([0.2, 0.1, 1e-4], grown={2})
+    assert log == ["load", "leap 0.2 999", "rest True", f"close {math.e:.3g}"]
+    assert done == 3 + 5 + 1
+    done, log, _ = ran([math.nan, 0.5, math.inf, 1e-4])
+    assert log == ["load", "rest False", "rest False", "close 0.25"]
+    assert done == 5
+    done, log, errors = ran([math.nan] * 300, passes=20)  # what never becomes a number
+    assert len(errors) == 20 + 100
+    assert log.count("rest False") == 119
+
+
+def test_errors_are_counted_on_from_earlier_runs():
+    work = Scripted([0.5, 1e-4])
+    work.run(EPSILON, 1e-3, 10)
+    assert work.trace_from(7) == [(EPSILON, 8, 0.5), (EPSILON, 9, 1e-4)]
+    assert work.trace_from(7) == []

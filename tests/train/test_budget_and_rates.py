@@ -250,15 +250,16 @@ def test_l_bfgs_knows_when_it_has_arrived_and_is_packed_whole():
 
 
 def test_only_negligible_moments_become_zero():
-    param = nn.Parameter(torch.zeros(3))
+    param = nn.Parameter(torch.zeros(4))
     optim = make_optimiser(OptimiserConfig(), [param])
-    param.grad = torch.ones(3)
+    param.grad = torch.ones(4)
     take_step(optim)
     tiny = torch.finfo(torch.float32).tiny
-    optim.state[param]["exp_avg"].copy_(torch.tensor([0.9e8 * tiny, 1.1e8 * tiny, -0.9e8 * tiny]))
+    moments = torch.tensor([0.9e8, 1.1e8, -0.9e8, 1e8]) * tiny
+    optim.state[param]["exp_avg"].copy_(moments)
     step = optim.state[param]["step"].clone()
     flush_denormals(optim)
-    assert (optim.state[param]["exp_avg"] != 0).tolist() == [False, True, False]
+    assert (optim.state[param]["exp_avg"] != 0).tolist() == [False, True, False, True]
     assert torch.equal(optim.state[param]["step"], step)
 
 
