@@ -408,6 +408,8 @@ def was_restarted() -> bool:
 
 LAUNCHED = "MONGE_LAUNCHED"
 """Set for workers that `launch` started: they stop when their standard input ends."""
+MOST_PER_PROCESSOR = 4
+"""Workers that `launch` starts for each processor at most; each takes memory of its own."""
 GRACE_SECONDS = 10.0
 """Seconds that the other workers have to end by themselves once one has failed."""
 
@@ -416,6 +418,12 @@ def launch(command: Sequence[str], count: int, threads: int) -> int:
     """Run the command as `count` workers on this machine, as torchrun would, with `threads` CPU
     threads each, and return its exit code. Signals go to the first worker, which stops all; if
     this process is killed they stop too. RunError if a worker ends without saying why."""
+    processors = os.cpu_count() or 1
+    if count > (most := MOST_PER_PROCESSOR * processors):
+        raise UsageError(
+            f"expected at most {most} workers on this machine of {processors} processors, found "
+            f"{count}; start fewer, or some on other machines by torchrun"
+        )
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {
         "WORLD_SIZE": str(count),

@@ -412,6 +412,13 @@ def test_a_worker_that_ends_early_ends_all_with_one_sentence(rank, monkeypatch, 
     assert capfd.readouterr() == ("", "")
 
 
+def test_more_workers_than_a_machine_can_hold_are_not_started(monkeypatch):
+    monkeypatch.setattr(distributed.subprocess, "Popen", None)
+    most = distributed.MOST_PER_PROCESSOR * os.cpu_count()
+    with pytest.raises(UsageError, match=rf"\b{most}\b.*\b{most + 1}\b"):
+        distributed.launch([sys.executable], most + 1, 1)
+
+
 def test_the_exit_code_is_that_of_the_first_worker():
     program = "import os, sys; sys.exit(2 * (os.environ['RANK'] == '0'))"
     assert distributed.launch([sys.executable, "-c", program], 2, 1) == 2
