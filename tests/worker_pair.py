@@ -4,7 +4,8 @@ small run and walk some subjects.
     python worker_pair.py FOLDER STEPS SUBJECT...
 
 A subject is model, kind of event and condition with colons between them; the kind `sentences` is
-that of models which take texts alone. Before a subject `sharded:` cuts its weights.
+that of models which take texts alone. Before a subject `sharded:` cuts its weights, and `shared:`
+sums gradients of any size in shared memory.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ SHARDED_SETTINGS = {"ema_decay": 0.9, "grad_clip": 0.5, "accumulate": 2, "l1": 1
 """Training settings of models whose weights are cut, beside their own."""
 SMALL_FIT = ("made", "iris", "width=8", "train.eval_every=4", "train.ema_decay=0.9")
 """Model, data and settings of the run that both processes fit, in the folder `run`."""
+SHARED_BYTES = distributed.SHARED_BYTES
 
 
 def subjects() -> list[str]:
@@ -44,7 +46,7 @@ def subjects() -> list[str]:
 
 def trainer(subject: str, workers: distributed.Workers = distributed.ALONE, **settings) -> Trainer:
     """The trainer of a subject in float64, two shards a batch; one process cuts no weights."""
-    *shard, name, kind, given = subject.split(":")
+    *how, name, kind, given = subject.split(":")
     if kind == "sentences":
         space, batch = small_data.sentences(4)
         model_class = registry.find(name)
@@ -62,7 +64,12 @@ def trainer(subject: str, workers: distributed.Workers = distributed.ALONE, **se
     torch.manual_seed(0)
     model = config.build(space).double()
     return Trainer(
-        model, rows, train_config, seed=1, workers=workers, shard=bool(shard) and workers.size > 1
+        model,
+        rows,
+        train_config,
+        seed=1,
+        workers=workers,
+        shard=how == ["sharded"] and workers.size > 1,
     )
 
 
@@ -102,6 +109,11 @@ def exchange(group: distributed.Workers) -> dict[str, object]:
         found[f"together {rank}"] = outcome(together)
     tensors = [torch.full((2, 3), 1.0 + group.rank), torch.full((), 10.0 * group.rank)]
     found["sum"] = [tensor.tolist() for tensor in group.sum(tensors)]
+    memory = distributed.share_memory(2, group)
+    assert memory is not None
+    memory[group.rank] = 5 + group.rank
+    group.barrier()
+    found["memory"] = list(memory[:2])
     return found
 
 
@@ -124,6 +136,8 @@ def train_subject(subject: str, steps: int, group: distributed.Workers, folder: 
     """Train, go on from the state after half of the steps, and save; why it is refused, if so."""
     settings = SHARDED_SETTINGS if subject.startswith("sharded:") else {}
     path = path_of(folder, subject)
+    least = 0 if subject.startswith("shared:") else SHARED_BYTES
+    distributed.SHARED_BYTES = least
     try:
         made = trainer(subject, group, **settings)
     except UsageError as error:
@@ -136,6 +150,8 @@ def train_subject(subject: str, steps: int, group: distributed.Workers, folder: 
         made.restore(*checkpoint.load(path, in_turn=True))
         group.barrier()
     advance(made, steps - steps // 2)
+    taken = [each is not None for each in made.shared.values()]
+    assert taken == [least == 0] * len(taken)  # no model is so large by itself
     if made.sharded:
         checkpoint.save_in_turn(path, *made.state(), read_whole, group.is_first)
     elif group.is_first:

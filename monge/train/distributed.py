@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -232,6 +234,116 @@ def early_messages(params: Sequence[nn.Parameter], workers: Workers) -> Gradient
     return GradientMessages(params) if workers.size > 1 and size >= 2 * EARLY_BYTES else None
 
 
+SHARED_BYTES = 2**18
+"""Bytes of gradients from which processes of one machine sum them in memory that they share; fewer
+are sent in one message with the losses, which takes no longer."""
+ALIGNMENT = 64
+"""Bytes of a line of the processor's cache, at multiples of which gradients begin."""
+
+
+class SharedGradients:
+    """Gradients that processes of one machine sum in memory that they share. Each writes its own
+    into a part of the memory and, once all have, adds all parts in the order of the processes, so
+    that the sums are the same to the last bit in every process. Messages only say that all are
+    done: a connection of the processor to itself copies each byte several times."""
+
+    def __init__(
+        self, params: Sequence[nn.Parameter], workers: Workers, memory: Sequence[Tensor]
+    ) -> None:
+        """`memory` has a part of `shared_bytes` for each process."""
+        self.params, self.workers = params, workers
+        self.parts = [list(views(part, params)) for part in memory]
+
+    def write(self) -> None:
+        """Write the gradients of this process, once no other reads those before; a gradient that
+        is None is 0."""
+        self.workers.barrier()
+        with torch.no_grad():
+            for place, param in zip(self.parts[self.workers.rank], self.params, strict=True):
+                if param.grad is None:
+                    place.zero_()
+                else:
+                    place.copy_(param.grad)
+
+    def sums(self) -> list[Tensor]:
+        """The sums, which replace the gradients of this process, once all have written theirs."""
+        found = []
+        with torch.no_grad():
+            for param, first, second, *others in zip(self.params, *self.parts, strict=True):
+                out = torch.empty_like(param) if param.grad is None else param.grad
+                torch.add(first, second, out=out)
+                for other in others:
+                    out.add_(other)
+                found.append(out)
+        return found
+
+
+def shared_bytes(params: Sequence[nn.Parameter]) -> int:
+    """Bytes of these parameters, each from a multiple of ALIGNMENT on."""
+    sizes = (param.numel() * param.element_size() for param in params)
+    return sum(size + -size % ALIGNMENT for size in sizes)
+
+
+def views(memory: Tensor, params: Sequence[nn.Parameter]) -> Iterator[Tensor]:
+    """Tensors in the bytes of `memory` for values of each parameter."""
+    start = 0
+    for param in params:
+        size = param.numel() * param.element_size()
+        yield memory[start : start + size].view(param.dtype).view(param.shape)
+        start += size + -size % ALIGNMENT
+
+
+def shared_gradients(params: Sequence[nn.Parameter], workers: Workers) -> SharedGradients | None:
+    """Shared memory for gradients that are worth it, if all processes run on one machine; all of
+    them must call this."""
+    size = shared_bytes(params)
+    on_processor = all(param.device.type == "cpu" for param in params)
+    if workers.size == 1 or size < SHARED_BYTES or not on_processor:
+        return None
+    memory = share_memory(workers.size * size, workers)
+    if memory is None:
+        return None
+    parts = torch.frombuffer(memory, dtype=torch.uint8).split(size)
+    return SharedGradients(params, workers, parts)
+
+
+def share_memory(size: int, workers: Workers) -> mmap.mmap | None:
+    """Bytes that all processes map, if the others can open those of the first, as they can on one
+    machine. They have no name in a folder, so that nothing is left of them when a process dies."""
+    handle, name = -1, f"gradients-{secrets.token_hex(16)}"
+    memory: mmap.mmap | None = None
+
+    def create() -> tuple[str, str] | None:
+        nonlocal handle, memory
+        try:
+            handle = os.memfd_create(name)
+            os.ftruncate(handle, size)
+            memory = mmap.mmap(handle, size)
+        except (AttributeError, OSError):  # a system without such memory, or with too little
+            return None
+        return f"/proc/{os.getpid()}/fd/{handle}", name
+
+    found = workers.agree(create)
+    if found and not workers.is_first:
+        memory = open_memory(*found, size)
+    (missing,) = workers.sum([torch.tensor(float(memory is None))])
+    if handle >= 0:
+        os.close(handle)
+    return None if missing else memory
+
+
+def open_memory(path: str, name: str, size: int) -> mmap.mmap | None:
+    """The memory that another process created under this name, if it is a process of this
+    machine."""
+    try:
+        if name not in os.readlink(path):
+            return None
+        with open(path, "r+b") as file:
+            return mmap.mmap(file.fileno(), size)
+    except OSError:
+        return None
+
+
 CONNECTION_WORDS = ("gloo", "NCCL", "Connection reset", "Connection closed")
 """Words in what torch raises when a connection to another process has ended."""
 
@@ -296,6 +408,8 @@ def was_restarted() -> bool:
 
 LAUNCHED = "MONGE_LAUNCHED"
 """Set for workers that `launch` started: they stop when their standard input ends."""
+MOST_PER_PROCESSOR = 4
+"""Workers that `launch` starts for each processor at most; each takes memory of its own."""
 GRACE_SECONDS = 10.0
 """Seconds that the other workers have to end by themselves once one has failed."""
 
@@ -304,6 +418,12 @@ def launch(command: Sequence[str], count: int, threads: int) -> int:
     """Run the command as `count` workers on this machine, as torchrun would, with `threads` CPU
     threads each, and return its exit code. Signals go to the first worker, which stops all; if
     this process is killed they stop too. RunError if a worker ends without saying why."""
+    processors = os.cpu_count() or 1
+    if count > (most := MOST_PER_PROCESSOR * processors):
+        raise UsageError(
+            f"expected at most {most} workers on this machine of {processors} processors, found "
+            f"{count}; start fewer, or some on other machines by torchrun"
+        )
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {
         "WORLD_SIZE": str(count),

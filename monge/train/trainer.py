@@ -36,9 +36,11 @@ from .batch_sampler import BatchSequence, EpochBatches, RowSource
 from .checkpoint import check_same_names
 from .distributed import (
     ALONE,
+    SharedGradients,
     Workers,
     early_messages,
     naming_lost_workers,
+    shared_gradients,
     value_of_grad,
 )
 from .optimiser import (
@@ -109,11 +111,16 @@ class EMA:
 class PieceSums:
     """Sums over the pieces of a batch: of gradients, which torch adds in place, and of losses."""
 
-    def __init__(self, params: Sequence[nn.Parameter], workers: Workers) -> None:
-        self.params, self.workers = params, workers
+    def __init__(
+        self,
+        params: Sequence[nn.Parameter],
+        workers: Workers,
+        shared: SharedGradients | None = None,
+    ) -> None:
+        self.params, self.workers, self.shared = params, workers, shared
         self.losses: Losses = {}
         self.total: Tensor | None = None
-        self.early = early_messages(params, workers)
+        self.early = None if shared else early_messages(params, workers)
         for param in params:
             param.grad = None
 
@@ -139,10 +146,16 @@ class PieceSums:
                 [param.grad is not None for param in self.params], dtype=total.dtype
             ).to(total.device)
             changed = state.changed.to(total)
-            grads = [] if self.early else [value_of_grad(param) for param in self.params]
+            grads: list[Tensor] = []
+            if self.shared:
+                self.shared.write()
+            elif not self.early:
+                grads = [value_of_grad(param) for param in self.params]
             sums = iter(workers.sum([*grads, *self.losses.values(), total, has_grad, changed]))
             grads = [next(sums) for _ in grads]
-            if self.early:
+            if self.shared:  # of which all have written theirs, since all sent their losses
+                grads = self.shared.sums()
+            elif self.early:
                 early = self.early.sums()
                 grads = [early[id(param)] for param in self.params]
             self.losses = {name: next(sums) for name in self.losses}
@@ -348,6 +361,7 @@ class Trainer:
         self.losses = [torch.compile(t.loss) if compiled else t.loss for t in self.updates]
         self.settings = [train_config.optimiser_config(t.name) for t in self.updates]
         self.optimisers = self.make_optimisers(model)
+        self.shared: dict[int, SharedGradients | None] = {}  # by the number of the update
         if shard:
             check_shardable(self.updates, self.settings, train_config, workers, compiled)
         self.ema = EMA(model, train_config.ema_decay if not shard else 0.0)
@@ -605,7 +619,10 @@ class Trainer:
         if self.sharded:  # torch itself sums the gradients of weights that are cut
             self.sharded.drop_gradients()
             params = self.sharded.uncut(params)
-        sums, state = PieceSums(params, self.workers), LossState(self.trained)
+        elif number not in self.shared:
+            self.shared[number] = shared_gradients(params, self.workers)
+        sums = PieceSums(params, self.workers, self.shared.get(number))
+        state = LossState(self.trained)
         last = len(self.workers.share(self.pieces)) - 1
         for place, batch in enumerate(pieces):
             share = len(batch) / rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from dataclasses import replace
 
@@ -39,6 +40,7 @@ FAMILIES = (
 )
 
 
+SHARED = tuple(f"shared:{name}" for name in FAMILIES)
 SHARDED = tuple(
     f"sharded:{name}"
     for name in (
@@ -216,12 +218,12 @@ def gaps_to_one_process(folder, steps, names) -> dict[str, float]:
 def pair(tmp_path_factory):
     """The folder in which two processes have trained the families and exchanged values."""
     folder = tmp_path_factory.mktemp("pair")
-    worker_pair.train(folder, 3, *FAMILIES, *SHARDED)
+    worker_pair.train(folder, 3, *FAMILIES, *SHARED, *SHARDED)
     return folder
 
 
 def test_two_workers_equal_one_process(pair):
-    gaps = gaps_to_one_process(pair, 3, FAMILIES)
+    gaps = gaps_to_one_process(pair, 3, (*FAMILIES, *SHARED))
     assert {name: gap for name, gap in gaps.items() if not gap < 1e-9} == {}
 
 
@@ -266,6 +268,7 @@ def test_workers_agree_fail_together_and_notice_differences(pair):
         assert found["long"] == "x" * 2000 + "0"
         assert found["same"] == []
         assert found["sum"] == [[[3.0] * 3] * 2, 10.0]
+        assert found["memory"] == [5, 6]
         kind, sentence = found["differ"]
         assert kind == ("RunError" if found is first else "LostWorkerError")
         assert "data" in sentence
@@ -277,6 +280,96 @@ def test_workers_agree_fail_together_and_notice_differences(pair):
     assert kind == "RunError"
     assert "no rows in 1" in sentence
     assert second["together 1"][0] == "LostWorkerError"
+
+
+class CountingWorkers(Workers):
+    """A process that need not wait for others; it counts how often it would have."""
+
+    waits = 0
+
+    def barrier(self) -> None:
+        CountingWorkers.waits += 1
+
+
+def test_gradients_of_three_processes_are_summed_in_their_memory(monkeypatch):
+    monkeypatch.setattr(CountingWorkers, "waits", 0)
+    shapes = ((), (), (3, 2))
+    dtypes = (torch.float32, torch.float64, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    own = [
+        [nn.Parameter(torch.zeros(s, dtype=d)) for s, d in zip(shapes, dtypes, strict=True)]
+        for _ in range(3)
+    ]
+    for params in own:
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator, dtype=param.dtype)
+    own[0][2].grad = own[1][1].grad = own[2][1].grad = own[0][1].grad = None
+    size = distributed.shared_bytes(own[0])
+    memory = torch.full((3 * size,), 255, dtype=torch.uint8).split(size)  # what was there before
+    exchanges = [
+        distributed.SharedGradients(params, CountingWorkers(rank, 3), memory)
+        for rank, params in enumerate(own)
+    ]
+    due = [
+        sum((p.grad if p.grad is not None else torch.zeros_like(p)) for p in same)
+        for same in zip(*own, strict=True)
+    ]
+    for turn in range(2):
+        for exchange in exchanges:
+            exchange.write()
+        assert CountingWorkers.waits == 3 * (turn + 1)  # nobody still reads what it replaces
+        for exchange in exchanges:
+            for found, expected in zip(exchange.sums(), due, strict=True):
+                assert torch.equal(found, expected)
+                assert found.dtype == expected.dtype
+        for params in own:
+            for param, expected in zip(params, due, strict=True):
+                if param.grad is not None:
+                    assert torch.equal(param.grad, expected)
+        due = [3 * each for each in due]
+        for params in own:
+            params[2].grad = due[2] / 3
+
+
+class OtherMachine(Workers):
+    """One of two processes, of which the second is on another machine than the first."""
+
+    sent: tuple[str, str] = ("", "")
+    sums: tuple[float, ...] = ()
+
+    def agree(self, compute):
+        return compute() if self.is_first else self.sent
+
+    def sum(self, tensors):
+        OtherMachine.sums = tuple(map(float, tensors))
+        return [tensor + self.is_first for tensor in tensors]  # the first alone has the memory
+
+
+def test_processes_of_two_machines_share_no_memory():
+    handle = os.memfd_create("gradients-of-mine")  # where the first has its own, as it may happen
+    os.ftruncate(handle, 8)
+    here, none = f"/proc/{os.getpid()}/fd/{handle}", "/proc/0/fd/1"
+    for path, name, shared in (
+        (here, "gradients-of-mine", True),
+        (here, "gradients-of-another", False),
+        (none, "gradients-of-another", False),
+    ):
+        OtherMachine.sent = (path, name)
+        assert (distributed.share_memory(8, OtherMachine(1, 2)) is not None) == shared
+        assert OtherMachine.sums == (float(not shared),)  # the first learns of it
+    os.close(handle)
+    assert distributed.share_memory(8, OtherMachine(0, 2)) is None
+
+
+def test_small_gradients_and_those_of_other_devices_are_not_shared():
+    pair, half = Workers(1, 2), distributed.SHARED_BYTES // 8
+    for workers, size, device in (
+        (ALONE, 2 * half, "cpu"),
+        (pair, half, "cpu"),
+        (pair, 2 * half, "meta"),
+    ):
+        params = [nn.Parameter(torch.empty(size, device=device))]
+        assert distributed.shared_gradients(params, workers) is None
 
 
 def state_of(folder) -> dict[str, torch.Tensor]:
@@ -317,6 +410,13 @@ def test_a_worker_that_ends_early_ends_all_with_one_sentence(rank, monkeypatch, 
     with pytest.raises(RunError, match=rf"worker {rank} .*\b9\b"):
         distributed.launch([sys.executable, "-c", program], 2, 1)
     assert capfd.readouterr() == ("", "")
+
+
+def test_more_workers_than_a_machine_can_hold_are_not_started(monkeypatch):
+    monkeypatch.setattr(distributed.subprocess, "Popen", None)
+    most = distributed.MOST_PER_PROCESSOR * os.cpu_count()
+    with pytest.raises(UsageError, match=rf"\b{most}\b.*\b{most + 1}\b"):
+        distributed.launch([sys.executable], most + 1, 1)
 
 
 def test_the_exit_code_is_that_of_the_first_worker():
