@@ -10,7 +10,7 @@ auxiliary   a(x) alone, and a class head C(y | x) beside it: both players minimi
             $-\log C(y|x)$, the discriminator of real and of fake rows (Odena, Olah & Shlens 2017).
             a(x) is the ratio of the distributions of x without y. The generator gains by samples
             whose class is certain, so that it avoids the borders of classes also where the data
-            have some (Shu, Bui & Ghosh 2017).
+            have some (Shu, Bui & Ermon 2017).
 
 The last convolution of the discriminator has one output for the logit, and further ones for the
 rows of V or for the logits of classes.
