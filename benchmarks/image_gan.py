@@ -3,12 +3,12 @@
     python -m benchmarks.image_gan DATA [SETTING ...] [--given label] [--seconds 180] [--seed 0]
 
 fits `dcgan` with these settings for as many steps as take this processor time on one core, found
-by a short fit, so that other work on the machine does not count. Printed are, of at most 2000 samples
-beside as many rows that were not trained on (of digits all of them): the accuracy of a classifier
-between the two (C2ST, 0.5 is the best), the share of samples near a row (precision) and of rows
-near a sample (coverage) beside that of training rows, each also with truncation. With labels a
-`predict.cnn` of 400 steps classifies the samples: the share of those that it takes for what was
-asked.
+by a short fit, so that other work on the machine does not count. Printed are, of at most 2000
+samples beside as many rows that were not trained on (of digits all of them): the accuracy of a
+classifier between the two (C2ST, 0.5 is the best), the share of samples near a row (precision) and
+of rows near a sample (coverage) beside that of training rows, each also with truncation. With
+labels a `predict.cnn` of 400 steps classifies the samples: the share of those that it takes for
+what was asked.
 """
 
 from __future__ import annotations

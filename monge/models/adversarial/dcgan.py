@@ -1,9 +1,14 @@
-"""Deep convolutional GAN (DCGAN): images of any size
+"""Deep convolutional GAN (DCGAN): images of any size; projection, ACGAN, augmentation, style
 
 Transposed convolutions generate an image, strided ones discriminate; batch norm everywhere but
 at the generator's output and the discriminator's input, ReLU in the generator, leaky ReLU in the
 discriminator, tanh at the output, neither pooling nor dense layers (Radford, Metz & Chintala
 2016).
+
+The discriminator reads conditions as channels, by a projection on its features (Miyato & Koyama
+2018), or predicts them beside the logit (ACGAN: Odena, Olah & Shlens 2017). What it sees of few
+pictures can be augmented (Zhao et al. 2020), and the generator can be a small style-based one
+(Karras et al. 2020).
 """
 
 from __future__ import annotations
@@ -32,7 +37,19 @@ from ._losses import discriminator_terms, generator_terms, log_ratio
 
 class DCGAN(AdversarialModel):
     """x = G(z, given) with z ~ N(0, I), for images. For unbounded real values the generator has no
-    tanh; conditions are channels beside the image, numbers and names constant ones."""
+    tanh.
+
+    Conditions reach the generator beside z, and the discriminator as channels beside the image,
+    numbers and names constant ones (conditioning=concat), by a term of its logit that is linear in
+    them and in its features (projection: Miyato & Koyama 2018), or not at all: it predicts the
+    labels, and both networks minimise the cross entropy of this prediction (auxiliary, ACGAN:
+    Odena, Olah & Shlens 2017), which favours samples of certain labels.
+
+    augment=translation,cutout changes real and generated pictures alike before the discriminator
+    sees them, so that few pictures are not learned by heart (Zhao et al. 2020). generator=style is
+    a mapping network, whose style modulates the convolutions of every resolution (StyleGAN2:
+    Karras et al. 2020).
+    """
 
     family_priority = 2
 
