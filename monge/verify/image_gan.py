@@ -118,7 +118,7 @@ def x141_both_players_are_charged_for_labels() -> Residual:
 
 
 def x142_truncated_noise_is_normal_between_its_ends() -> Residual:
-    """The distribution function of truncated noise is that of N(0, 1) cut at 2 psi.
+    """Truncated noise has the distribution function of N(0, 1) cut at 2 psi.
 
     Examines: models._generator.truncate.
 
@@ -135,7 +135,7 @@ def x142_truncated_noise_is_normal_between_its_ends() -> Residual:
 
 
 def x143_demodulated_weights_have_unit_norm() -> Residual:
-    """The weights of each output map have norm 1 for every style, seen by impulses.
+    """Weights of an output map have norm 1 for every style, by impulses.
 
     Examines: models.adversarial._image_generators.ModulatedConv.
 
@@ -159,7 +159,7 @@ def x143_demodulated_weights_have_unit_norm() -> Residual:
 
 
 def x143_a_truncated_style_keeps_its_mean() -> Residual:
-    """w' = m + psi (w - m): the mean of styles stays, their deviation is psi times.
+    """w' = m + psi (w - m): styles keep their mean, deviations times psi.
 
     Examines: models.adversarial._image_generators.StyleGenerator.
 
@@ -181,7 +181,7 @@ def x143_a_truncated_style_keeps_its_mean() -> Residual:
 
 
 def x144_equal_distributions_stay_equal_under_augmentation() -> Residual:
-    """If G(z) ~ x, then T(G(z)) ~ T(x): means and squares at each pixel, in errors.
+    """If G(z) ~ x, then T(G(z)) ~ T(x): moments of pixels, standard errors.
 
     Examines: models.adversarial.dcgan, models.adversarial._augmentation.
 
