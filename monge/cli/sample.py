@@ -103,6 +103,8 @@ def command(
         check_format(found, path)
     if streams(found, count, out, where, options):
         write_tables(sampled_tables(found, count, conditions, options, seed), outs[0])
+        for note in found.notes:
+            console.note(note)
         result = {"run": str(found.folder), "n": count, "file": str(out), "files": [str(out)]}
         console.result(result, str(out))
         return

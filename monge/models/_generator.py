@@ -15,11 +15,17 @@ the loss of the generator holds the shares $\pi_k$ of the components in the trai
 first moments of Park et al. 2018: $\frac w2 \sum_k (p_k - \pi_k)(p'_k - \pi_k)/(\pi_k + 1/n)$ with
 the mean probabilities p and p' of two halves of a batch, n rows each. Since the halves are
 independent, its mean is zero at the right shares however much a component depends on z.
+
+Truncation makes samples more typical and less diverse: they are not of the model's distribution.
+With $\psi < 1$ each number of z that the network reads is normal within $\pm 2 \psi$, as if drawn
+again until it lies there (Brock, Donahue & Simonyan 2019): with F(z) = erf(z / sqrt 2),
+$F^{-1}(F(2 \psi) F(z))$, so that one z gives similar samples for all $\psi$.
 """
 
 from __future__ import annotations
 
 import abc
+import math
 from typing import Annotated
 
 import torch
@@ -27,6 +33,7 @@ from torch import Generator, Tensor, nn
 
 from ..core.abilities import CanDecode, CanSample, Given
 from ..core.batch import Batch, broadcast_conditions
+from ..core.config import Config as BaseConfig
 from ..core.config import Range
 from ..core.model import Losses, Model
 from ..core.space import Space
@@ -43,11 +50,22 @@ RELAXATION = 0.5
 """Temperature of the relaxed choice of a component."""
 MIN_UNIFORM = 1e-7
 """Distance to 0 and 1 at which uniforms are clamped before they become Gumbel noise."""
+TRUNCATION_BOUND = 2.0
+"""Where noise is cut for a truncation just below 1, in standard deviations."""
 
 
 def default_share_weight(space: Space) -> float:
     """The weight of the shares of components: tables alone need it."""
     return SHARE_WEIGHT if space.kind in TABLE_KINDS else 0.0
+
+
+def truncate(z: Tensor, truncation: float) -> Tensor:
+    """Normal numbers as numbers with the normal distribution between -2 and 2 truncations, in
+    the same order; a truncation of 1 leaves them."""
+    if truncation == 1:
+        return z
+    share = math.erf(TRUNCATION_BOUND * truncation / math.sqrt(2))
+    return math.sqrt(2) * torch.erfinv(share * torch.erf(z / math.sqrt(2)))
 
 
 class RowCoordinates(nn.Module):
@@ -121,6 +139,11 @@ class GeneratorModel(Model, CanSample, CanDecode):
         """Dimension of the noise that the network reads; for tables z holds one number more for
         each name, state and run of counts, which choose among them, and for each real column."""
 
+    class SamplingConfig(CanSample.SamplingConfig):
+        truncation: Annotated[float, Range(0, 1, open=True)] = 1.0
+        """Below 1: more typical and less diverse samples, which are not of the model's
+        distribution; noise beyond twice this value is drawn again."""
+
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
@@ -135,8 +158,15 @@ class GeneratorModel(Model, CanSample, CanDecode):
         self.coordinates.fit(batch.x)
 
     @abc.abstractmethod
-    def generate(self, z: Tensor, context: Tensor) -> Tensor:
+    def generate(self, z: Tensor, context: Tensor, truncation: float = 1.0) -> Tensor:
         """Points (n, D) in standardised coordinates."""
+
+    def truncation(self, options: BaseConfig | None) -> float:
+        return options.truncation if isinstance(options, GeneratorModel.SamplingConfig) else 1.0
+
+    def departure(self, options: BaseConfig | None) -> str:
+        psi = self.truncation(options)
+        return "" if psi == 1 else f"truncation={psi:g}"
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
@@ -190,9 +220,10 @@ class MLPGeneratorModel(GeneratorModel):
         """What the network gives for noise z."""
         return self.generator(torch.cat([z[:, : self.config.latent], context], 1))
 
-    def generate(self, z: Tensor, context: Tensor) -> Tensor:
-        choice = z[:, self.config.latent :]
-        return self.coordinates.from_network(self.outputs(z, context), choice)  # (n, D)
+    def generate(self, z: Tensor, context: Tensor, truncation: float = 1.0) -> Tensor:
+        seed, choice = z[:, : self.config.latent], z[:, self.config.latent :]
+        out = self.outputs(truncate(seed, truncation), context)
+        return self.coordinates.from_network(out, choice)  # (n, D)
 
     def share_losses(self, z: Tensor, context: Tensor) -> Losses:
         """The term that holds the shares of the components of tables."""

@@ -458,7 +458,7 @@ class Run(SavedRun):
             make_generator(seed, device),
             observed,
         )
-        self.notes = found.notes
+        self.notes = (*found.notes, *departures(model, options))
         return found
 
     def check_count(self, n: int) -> None:
@@ -481,6 +481,7 @@ class Run(SavedRun):
         model, options = self.require(CanSample), sampling_options(self, settings)
         generator = make_generator(seed, self.compute.torch_device())
         conditions = encode_conditions(self, given, settings)
+        self.notes = departures(model, options)
         if n <= PART:
             return model.sample(n, conditions, options, generator).cpu()
         return torch.cat(list(self.sample_parts(n, given, *settings, seed=seed)))
@@ -491,6 +492,7 @@ class Run(SavedRun):
         """The same n samples as `sample_tensor`, some at a time: they are drawn in parts of PART
         rows from one generator."""
         model, options = self.require(CanSample), sampling_options(self, settings)
+        self.notes = departures(model, options)
         generator = make_generator(seed, self.compute.torch_device())
         conditions = encode_conditions(self, given, settings)
         for rows in torch.arange(n).split(PART):
@@ -763,6 +765,12 @@ def sampling_options(run: Run, settings: Sequence[str]) -> Config:
         for model in members(run.model):
             model.parts[field] = submodel
     return options
+
+
+def departures(model: CanSample, options: Config) -> tuple[str, ...]:
+    """What to know of samples with options that change the distribution."""
+    found = model.departure(options)
+    return (f"{found}: these samples are not of the model's distribution",) if found else ()
 
 
 def members(model: Model) -> list[Model]:

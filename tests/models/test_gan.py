@@ -113,7 +113,7 @@ def test_the_price_of_slopes_is_that_of_a_linear_discriminator():
 def test_resampling_by_the_ratio_maps_one_distribution_to_the_other():
     """Fakes N(0, 1), data N(1, 1): log ratio x - 1/2. Of many candidates the chosen is data."""
     model = built(space=Space(kind="real", shape=(1,)), latent=1)
-    model.generate = lambda z, context: z
+    model.generate = lambda z, context, truncation=1.0: z
     model.discriminate = lambda y, context: y[:, 0] - 0.5
     x = model.sample(4000, options=model.SamplingConfig(resample=64), generator=make_generator(0))
     assert x.mean().item() == pytest.approx(1.0, abs=0.08)
@@ -128,7 +128,7 @@ def test_resampling_by_the_ratio_maps_one_distribution_to_the_other():
 
 def test_resampled_rows_keep_what_they_are_given():
     model = built(space=replace(REAL, given=LABEL))
-    model.generate = lambda z, context: context[:, :2].clone()
+    model.generate = lambda z, context, truncation=1.0: context[:, :2].clone()
     given = {"label": Batch(torch.arange(6) % 3)}
     x = model.sample(6, given, model.SamplingConfig(resample=5), make_generator(0))
     torch.testing.assert_close(x[0], torch.tensor([1.0, 0.0]).double())
@@ -138,7 +138,7 @@ def test_resampled_rows_keep_what_they_are_given():
 def test_diagnostics_find_that_the_discriminator_has_won():
     model = built(game="minimax").eval()
     assert model.diagnose(rows(n=64)) == []
-    model.generate = lambda z, context: z + 100
+    model.generate = lambda z, context, truncation=1.0: z + 100
     model.discriminate = lambda y, context: 5 * (20 - y[:, 0])
     (won,) = model.diagnose(rows(n=64))
     assert won.name == "discriminator has won"

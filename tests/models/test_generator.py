@@ -35,7 +35,7 @@ def normal(n: int, seed: int) -> Tensor:
 
 def identity(model: SinkhornGenerator) -> SinkhornGenerator:
     """A generator of standard normal samples."""
-    model.generate = lambda z, context: z
+    model.generate = lambda z, context, truncation=1.0: z
     return model
 
 
@@ -62,7 +62,7 @@ def test_the_divergence_and_the_power_are_those_of_the_definition():
     model = identity(built(debias="divergence", power=1.0, epsilon=0.2))
     model.noise = lambda n, generator=None: noise
     y, x = model.real(Batch(noise)), model.real(Batch(x))
-    model.generate = lambda z, context: y
+    model.generate = lambda z, context, truncation=1.0: y
     epsilon = 0.2 * float(torch.cdist(x, y).mean())
     due = sinkhorn_divergence(x, y, epsilon, "euclidean", relative=False, tolerance=1e-9)
     assert float(model.divergence(Batch(normal(16, 0)))) == pytest.approx(float(due), abs=2e-3)
@@ -73,7 +73,7 @@ def test_the_plain_cost_is_lower_for_a_distribution_that_shrinks():
 
     def at(size: float, debias: str) -> float:
         model = built(debias=debias, epsilon=0.5)
-        model.generate = lambda z, context: size * z
+        model.generate = lambda z, context, truncation=1.0: size * z
         return mean_of(model).mean().item()
 
     assert at(0.6, "none") < at(1.0, "none")
@@ -114,7 +114,7 @@ def test_features_are_moved_against_the_generator():
 def test_given_labels_are_part_of_what_is_compared():
     space = replace(REAL, given=LABEL)
     model = built(space)
-    model.generate = lambda z, context: z + 5 * context[:, 1:2]
+    model.generate = lambda z, context, truncation=1.0: z + 5 * context[:, 1:2]
     codes = torch.arange(60) % 3
 
     def rows(shift: Tensor) -> Batch:

@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Generator, Tensor, nn
 
-from ...core.abilities import CanDiagnose, CanSample, Finding, Given, HasDiscriminator
+from ...core.abilities import CanDiagnose, Finding, Given, HasDiscriminator
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
@@ -63,7 +63,7 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
                     "set label_smoothing=0"
                 )
 
-    class SamplingConfig(CanSample.SamplingConfig):
+    class SamplingConfig(GeneratorModel.SamplingConfig):
         resample: Annotated[int, Range(1)] = 1
         """Candidates per sample, of which one is chosen with weights D / (1 - D); 1 is off."""
 
@@ -148,22 +148,25 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
     def candidates_per_sample(self, options: BaseConfig | None) -> int:
         return options.resample if isinstance(options, AdversarialModel.SamplingConfig) else 1
 
-    def resample(
-        self, z: Tensor, given: Given | None, n: int, generator: Generator | None
+    def sample_points(
+        self, n: int, given: Given | None, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
-        """n points (n, D), each chosen from len(z) / n candidates G(z) with weights D / (1 - D):
-        sampling, importance resampling. In the limit of many candidates and the optimal D these
-        follow the data (Azadi et al. 2019; Turner et al. 2019)."""
-        k = len(z) // n
+        """n points (n, D): G(z) with z ~ N(0, I), or with `resample` each chosen from k candidates
+        with weights D / (1 - D): sampling, importance resampling. In the limit of many candidates
+        and the optimal D these follow the data (Azadi et al. 2019; Turner et al. 2019)."""
+        k, truncation = self.candidates_per_sample(options), self.truncation(options)
+        z = self.noise(n * k, generator)  # (n k, latent)
+        if k == 1:
+            return self.generate(z, self.context(given or {}, n), truncation)
         uniform = torch.rand(n, k, generator=generator, dtype=z.dtype, device=z.device)
         context = self.context(given or {}, n).repeat_interleave(k, 0)
         size = max(1, MAX_CANDIDATES // k) * k
         chunks = zip(z.split(size), context.split(size), uniform.split(size // k), strict=True)
-        return torch.cat([self.choose(*chunk) for chunk in chunks])
+        return torch.cat([self.choose(*chunk, truncation) for chunk in chunks])
 
-    def choose(self, z: Tensor, context: Tensor, uniform: Tensor) -> Tensor:
+    def choose(self, z: Tensor, context: Tensor, uniform: Tensor, truncation: float) -> Tensor:
         """One of each k candidates by the Gumbel-max trick; uniform: (n, k)."""
-        y = self.generate(z, context)
+        y = self.generate(z, context, truncation)
         log_weight = self.ratio_at(y, context).reshape(uniform.shape)
         chosen = (log_weight - (-uniform.log()).log()).argmax(1)
         return y.reshape(*uniform.shape, -1)[torch.arange(len(uniform), device=y.device), chosen]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from ...nn.layers.activation import Activation
 from ...nn.layers.init import Init, initialise
 
 Sides = tuple[int, ...]
+Net = TypeVar("Net", bound=nn.Module)
 INIT_STD = 0.02
 """Standard deviation of initial weights (Radford, Metz & Chintala 2016)."""
 
@@ -84,10 +86,15 @@ def upsampler(
 
 
 def downsampler(
-    channels: int, sides: Sequence[int], width: int, depth: int, init: Init = "auto"
+    channels: int,
+    sides: Sequence[int],
+    width: int,
+    depth: int,
+    init: Init = "auto",
+    outputs: int = 1,
 ) -> nn.Sequential:
-    """(B, channels, *sides) to (B, 1, 1, 1): strided convolutions alone, leaky relu of slope 0.2
-    after all but the last, batch norm before it but at the input."""
+    """(B, channels, *sides) to (B, outputs, 1, 1): strided convolutions alone, leaky relu of slope
+    0.2 after all but the last, batch norm before it but at the input."""
     steps = resolutions(sides, depth)
     widths = [channels, *(width * 2**level for level in range(depth))]
     layers: list[nn.Module] = []
@@ -95,7 +102,7 @@ def downsampler(
         layers.append(halve(widths[level], widths[level + 1], steps[level], bias=not level))
         layers += [nn.BatchNorm2d(widths[level + 1])] if level else []
         layers.append(nn.LeakyReLU(0.2, inplace=True))
-    last = nn.Conv2d(widths[-1], 1, steps[-1])  # type: ignore[arg-type]
+    last = nn.Conv2d(widths[-1], outputs, steps[-1])  # type: ignore[arg-type]
     return init_weights(nn.Sequential(*layers, last), init, "leaky")
 
 
@@ -136,7 +143,7 @@ def patch_discriminator(
 
 
 @torch.no_grad()
-def init_weights(net: nn.Sequential, init: Init, activation: Activation) -> nn.Sequential:
+def init_weights(net: Net, init: Init, activation: Activation) -> Net:
     """As `init` says; auto is N(0, 0.02^2), and N(1, 0.02^2) in norms, with biases 0."""
     if init != "auto":
         initialise(net, init, activation)

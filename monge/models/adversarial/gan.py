@@ -72,11 +72,7 @@ class GAN(AdversarialModel, MLPGeneratorModel):
         generator: Generator | None = None,
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I), or one of k candidates by the discriminator."""
-        k = self.candidates_per_sample(options)
-        z = self.noise(n * k, generator)  # (n k, latent)
-        if k > 1:
-            return self.sample_event(self.resample(z, given, n, generator), generator)
-        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
+        return self.sample_event(self.sample_points(n, given, options, generator), generator)
 
     def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
         return self.discriminator(torch.cat([y, context], 1))[:, 0]  # (B,)

@@ -161,7 +161,8 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I)."""
         z = self.noise(n, generator)  # (n, latent)
-        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
+        y = self.generate(z, self.context(given or {}, n), self.truncation(options))  # (n, D)
+        return self.sample_event(y, generator)
 
     def clip(self, batch: Batch) -> Losses:
         return self.constraint.project(self.critic.parameters())

@@ -187,6 +187,9 @@ class DecoderModel(Model, CanSample):
             return self.mean_given_code(z, context)
         return self.sample_given_code(z, context, generator)
 
+    def departure(self, options: BaseConfig | None) -> str:
+        return "mean=true" if isinstance(options, self.SamplingConfig) and options.mean else ""
+
     def mean_given_code(self, z: Tensor, context: Tensor) -> Tensor:
         return self.head.mean(self.params(z, context)).reshape(len(z), *self.space.shape)
 

@@ -106,7 +106,8 @@ class SinkhornGenerator(MLPGeneratorModel):
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I)."""
         z = self.noise(n, generator)  # (n, latent)
-        return self.sample_event(self.generate(z, self.context(given or {}, n)), generator)
+        y = self.generate(z, self.context(given or {}, n), self.truncation(options))  # (n, D)
+        return self.sample_event(y, generator)
 
     def feature_loss(self, batch: Batch) -> Losses:
         return {"contrast": -self.divergence(batch)}
