@@ -703,7 +703,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "momentum left out",
         "A Hamiltonian move is accepted without the momentum at its end.",
-        "models.energy.ebm:EBM.leap",
+        "models._annealing:leap",
         "(end.w.square() + momentum.square())",
         "(end.w.square() + before.square())",
         "x125_a_hamiltonian_move_keeps_the_distribution",
@@ -711,7 +711,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "weights after the move",
         "Annealed weights are those of states that have moved already.",
-        "models.energy.ebm:Path.run",
+        "models._annealing:NormalPath.run",
         "(low - high) * chains.energy",
         "(low - high) * moved.energy",
         "x125_annealed_weights_have_the_mean_z",

@@ -12,11 +12,18 @@ and computes the KL term analytically. Over k samples $E \log \frac1k \sum_i w(z
 k grows and tends to $\log p(x)$ (Burda, Grosse & Salakhutdinov 2016). Inference is amortised: the
 encoder outputs the parameters of q. Gradient steps on the parameters of a single row improve on
 the encoder; what they gain is the amortisation gap (Cremer, Li & Duvenaud 2018).
+
+Annealed importance sampling leads from q(z | x) to p(z | x) (Neal 2001; of decoders, Wu et al.
+2017). With $z = T(\epsilon)$, $\epsilon \sim N(0, I)$, the path is
+$N(\epsilon; 0, I)\, w(T(\epsilon))^\beta$, whose normaliser is 1 at $\beta = 0$ and p(x) at
+$\beta = 1$. Its mean weight is unbiased, so that the logarithm is a lower bound in expectation,
+as with importance samples, which are the case of one temperature.
 """
 
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -38,15 +45,16 @@ from ...core.abilities import (
     Likelihood,
 )
 from ...core.batch import Batch, as_batch, broadcast_conditions
+from ...core.config import MAX_LAYERS, Range, find, name_of, title_of
 from ...core.config import Config as BaseConfig
-from ...core.config import Range, find, name_of, title_of
 from ...core.errors import UsageError
 from ...core.model import Model, new_optimiser, take_step
-from ...core.rng import derive_seed, keyed_normal, make_generator, seed_of
+from ...core.rng import derive_seed, keyed_normal, keyed_uniform, make_generator, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
 from ...prob.distributions import log_mean_exp
 from ...prob.heads import Head, LearnedScales
+from .._annealing import Chains, MoveNoise, NormalPath, evaluate_energy
 from ._diagnostics import (
     find_amortisation_gap,
     find_collapse,
@@ -56,6 +64,8 @@ from ._diagnostics import (
 from ._encoder_decoder import DenseEncoderDecoder, EncoderDecoder
 from ._posterior import PosteriorSample, check_code_shape, check_latent_size
 
+PILOT_CHAINS = 8
+"""Chains of a row by which the step sizes of annealing are chosen."""
 SAMPLES_PER_BLOCK = 8
 """Importance samples of a row computed at once; more are computed in a loop."""
 REFINE_LR = 0.05
@@ -242,8 +252,16 @@ class LatentVariableModel(
     class LikelihoodConfig(BaseConfig):
         """How tight the bound is."""
 
+        method: Literal["importance", "ais"] = "importance"
+        """importance: the mean weight of samples of q(z | x); ais: annealed importance sampling,
+        whose samples move from q(z | x) to p(z | x), much tighter and slower."""
         samples: Annotated[int, Range(1)] = 8
-        """Importance samples: more are tighter and slower; 1 is the ELBO."""
+        """Importance samples, or chains of ais: more are tighter and slower; 1 is the ELBO, with
+        ais a single chain."""
+        temperatures: Annotated[int, Range(1)] = 100
+        """ais: distributions between q(z | x) and p(z | x)."""
+        leaps: Annotated[int, Range(1, MAX_LAYERS)] = 3
+        """ais: leapfrog steps of a move."""
         refine: Annotated[int, Range(0)] = 0
         """Gradient steps that refine each row's posterior (semi-amortised inference)."""
 
@@ -304,6 +322,8 @@ class LatentVariableModel(
         seed, (h, context) = seed_of(generator), self.encoder_outputs(batch)
         if options.refine:
             h = self.refine_posterior(batch, h, context, options.refine, seed)
+        if options.method == "ais":
+            return self.annealed_bound(batch, h, context, options, seed)
         log_weights = []
         for start in range(0, options.samples, SAMPLES_PER_BLOCK):
             count = min(SAMPLES_PER_BLOCK, options.samples - start)
@@ -315,6 +335,48 @@ class LatentVariableModel(
             log_weights.append(log_p - code.log_ratios.sum(-1))
         value, error = log_mean_exp(torch.cat(log_weights))
         return Likelihood(value, "bound", error)
+
+    @torch.no_grad()
+    def annealed_bound(
+        self, batch: Batch, h: Tensor, context: Tensor, options: LikelihoodConfig, seed: int
+    ) -> Likelihood:
+        """Annealed importance sampling of log p(x) in the noise of codes; each row has step sizes
+        of its own."""
+        n = len(batch)
+
+        def energy(noise: Tensor) -> Tensor:  # (S B, latent) -> (S B,)
+            code = self.sample_posterior(h, context, noise.unflatten(0, (-1, n)))
+            log_p = self.log_given_code(batch, code.z, context)
+            return (code.log_ratios.sum(-1) - log_p).flatten()
+
+        def evaluate(noise: Tensor) -> Chains:
+            return evaluate_energy(energy, noise)
+
+        pilot = self.keyed_noise(batch, PILOT_CHAINS, derive_seed(seed, "pilot")).flatten(0, 1)
+        noise = self.move_noise(batch, PILOT_CHAINS, derive_seed(seed, "pilot moves"))
+        path = NormalPath.tuned(evaluate, options.leaps, pilot, noise, n)
+        log_weights = []
+        for start in range(0, options.samples, SAMPLES_PER_BLOCK):
+            count = min(SAMPLES_PER_BLOCK, options.samples - start)
+            first = self.keyed_noise(batch, count, derive_seed(seed, "codes", start))
+            noise = self.move_noise(batch, count, derive_seed(seed, "moves", start))
+            _, log_weight = path.run(first.flatten(0, 1), options.temperatures, noise)
+            log_weights.append(log_weight.unflatten(0, (count, n)))
+        value, error = log_mean_exp(torch.cat(log_weights))
+        text = f"{options.samples} chains of {options.temperatures} temperatures"
+        return Likelihood(value, "bound", error if options.samples > 1 else None, text)
+
+    def move_noise(self, batch: Batch, count: int, seed: int) -> MoveNoise:
+        """The noise of the moves of `count` chains of each row, keyed by row."""
+        moves = itertools.count()
+
+        def draw() -> tuple[Tensor, Tensor]:
+            number = next(moves)
+            momentum = self.keyed_noise(batch, count, derive_seed(seed, "momentum", number))
+            uniform = keyed_uniform(batch.rows, (count,), derive_seed(seed, "accept", number))
+            return momentum.flatten(0, 1), uniform.T.flatten().to(momentum)
+
+        return draw
 
     def elbo(self, batch: Batch, h: Tensor, context: Tensor, noise: Tensor) -> Tensor:
         """The evidence lower bound by its estimator of least variance, (B,)."""
