@@ -25,6 +25,7 @@ from __future__ import annotations
 import abc
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -68,6 +69,10 @@ PILOT_CHAINS = 8
 """Chains of a row by which the step sizes of annealing are chosen."""
 SAMPLES_PER_BLOCK = 8
 """Importance samples of a row computed at once; more are computed in a loop."""
+Blocks = Sequence[tuple[int, int]]
+"""Blocks of the samples of a row: the number of the first, and how many."""
+MAX_CHAINS = 2048
+"""Chains of all rows that are annealed at once."""
 REFINE_LR = 0.05
 """Initial learning rate of refinement; it falls linearly to 0."""
 GAP_ROWS, GAP_STEPS = 64, 20
@@ -352,29 +357,47 @@ class LatentVariableModel(
         def evaluate(noise: Tensor) -> Chains:
             return evaluate_energy(energy, noise)
 
-        pilot = self.keyed_noise(batch, PILOT_CHAINS, derive_seed(seed, "pilot")).flatten(0, 1)
-        noise = self.move_noise(batch, PILOT_CHAINS, derive_seed(seed, "pilot moves"))
-        path = NormalPath.tuned(evaluate, options.leaps, pilot, noise, n)
-        log_weights = []
-        for start in range(0, options.samples, SAMPLES_PER_BLOCK):
-            count = min(SAMPLES_PER_BLOCK, options.samples - start)
-            first = self.keyed_noise(batch, count, derive_seed(seed, "codes", start))
-            noise = self.move_noise(batch, count, derive_seed(seed, "moves", start))
-            _, log_weight = path.run(first.flatten(0, 1), options.temperatures, noise)
-            log_weights.append(log_weight.unflatten(0, (count, n)))
+        def start(blocks: Blocks, key: str) -> tuple[Tensor, MoveNoise]:
+            first = self.block_noise(batch, blocks, seed, key)
+            return first.flatten(0, 1), self.move_noise(batch, blocks, seed, key)
+
+        pilot = start([(0, PILOT_CHAINS)], "pilot")
+        path = NormalPath.tuned(evaluate, options.leaps, *pilot, n)
+        blocks = [
+            (first, min(SAMPLES_PER_BLOCK, options.samples - first))
+            for first in range(0, options.samples, SAMPLES_PER_BLOCK)
+        ]
+        at_once, log_weights = max(MAX_CHAINS // (SAMPLES_PER_BLOCK * n), 1), []
+        for place in range(0, len(blocks), at_once):
+            first, noise = start(blocks[place : place + at_once], "codes")
+            log_weight = path.run(first, options.temperatures, noise)[1]
+            log_weights.append(log_weight.unflatten(0, (-1, n)))
         value, error = log_mean_exp(torch.cat(log_weights))
         text = f"{options.samples} chains of {options.temperatures} temperatures"
         return Likelihood(value, "bound", error if options.samples > 1 else None, text)
 
-    def move_noise(self, batch: Batch, count: int, seed: int) -> MoveNoise:
-        """The noise of the moves of `count` chains of each row, keyed by row."""
+    def block_noise(self, batch: Batch, blocks: Blocks, seed: int, *keys: int | str) -> Tensor:
+        """Standard normal noise of blocks of samples, keyed by row and block, (S, B, latent)."""
+        return torch.cat(
+            [
+                self.keyed_noise(batch, count, derive_seed(seed, *keys, first))
+                for first, count in blocks
+            ]
+        )
+
+    def move_noise(self, batch: Batch, blocks: Blocks, seed: int, key: str) -> MoveNoise:
+        """The noise of the moves of blocks of chains, keyed by row and block."""
         moves = itertools.count()
 
         def draw() -> tuple[Tensor, Tensor]:
             number = next(moves)
-            momentum = self.keyed_noise(batch, count, derive_seed(seed, "momentum", number))
-            uniform = keyed_uniform(batch.rows, (count,), derive_seed(seed, "accept", number))
-            return momentum.flatten(0, 1), uniform.T.flatten().to(momentum)
+            momentum = self.block_noise(batch, blocks, seed, key, "momentum", number)
+            seeds = [derive_seed(seed, key, "accept", number, first) for first, _ in blocks]
+            uniform = [
+                keyed_uniform(batch.rows, (count,), each).T
+                for each, (_, count) in zip(seeds, blocks, strict=True)
+            ]
+            return momentum.flatten(0, 1), torch.cat(uniform).flatten().to(momentum)
 
         return draw
 
