@@ -372,9 +372,11 @@ class LatentVariableModel(
             first, noise = start(blocks[place : place + at_once], "codes")
             log_weight = path.run(first, options.temperatures, noise)[1]
             log_weights.append(log_weight.unflatten(0, (-1, n)))
-        value, error = log_mean_exp(torch.cat(log_weights))
         text = f"{options.samples} chains of {options.temperatures} temperatures"
-        return Likelihood(value, "bound", error if options.samples > 1 else None, text)
+        if options.samples == 1:
+            return Likelihood(log_weights[0][0], "bound", None, text)
+        value, error = log_mean_exp(torch.cat(log_weights))
+        return Likelihood(value, "bound", error, text)
 
     def block_noise(self, batch: Batch, blocks: Blocks, seed: int, *keys: int | str) -> Tensor:
         """Standard normal noise of blocks of samples, keyed by row and block, (S, B, latent)."""
