@@ -124,13 +124,14 @@ class NormalPath:
         """With step sizes at which chains from `start` (S rows, D) are accepted as often as is
         good; these chains are to have noise of their own, so that the weights of others do not
         depend on it."""
-        chains, size = evaluate(start), start.new_full((rows,), LARGEST_TURN)
+        largest = LARGEST_TURN / leaps  # beyond, a move would turn back to where it came from
+        chains, size = evaluate(start), start.new_full((rows,), largest)
         sizes = list[Tensor]()
         for number in range(PILOT_STEPS):
             here = cls(evaluate, leaps, size[None])
             chains, chance = here.attempt(chains, (number + 1) / PILOT_STEPS, noise)
             rate = chance.reshape(-1, rows).mean(0)
-            size = (size * (rate - TARGET_ACCEPTANCE).exp()).clamp(max=LARGEST_TURN)
+            size = (size * (rate - TARGET_ACCEPTANCE).exp()).clamp(max=largest)
             sizes.append(size)
         return cls(evaluate, leaps, torch.stack(sizes))
 
