@@ -73,7 +73,7 @@ def command(
     if curve := tightness(found.model, found.split(data, split)):
         result["tightness"] = curve.to_dict()
         text += f"\n\n{format_bound_curve(console, curve)}"
-    if plot := reliability(found, data, split):
+    if plot := reliability(found, data, split) or ranks(found, data, split):
         result["plot"] = str(plot)
         text += f"\n{plot}"
     for finding in findings:
@@ -177,4 +177,18 @@ def reliability(run: Run, data: str | None, split: str | None) -> Path | None:
     predictions = [one.known() for one in predict(run.model, chunks(run.split(data, split)))]
     path = run.folder / "figures" / "reliability.png"
     write_reliability(path, predictions[:MAX_TARGETS])
+    return path
+
+
+def ranks(run: Run, data: str | None, split: str | None) -> Path | None:
+    """Plot the ranks of a conditional model and return the path."""
+    from ..evaluate.ranks import rank_statistics
+    from ..plot.ranks import write_ranks
+
+    obeys = run.view.obeys if run.view.constraints else None
+    found = rank_statistics(run.model, run.split(data, split), run.view.columns, obeys=obeys)
+    if found is None:
+        return None
+    path = run.folder / "figures" / "ranks.png"
+    write_ranks(path, found)
     return path

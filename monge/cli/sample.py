@@ -150,14 +150,13 @@ def sample_conditions(
     """The number of samples, and the conditions of each."""
     import torch
 
-    from ..run.run import parse_condition
+    from ..run.run import encode_conditions
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
         rows = run.split(given[0], "all", every=True).whole()
         every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
         return len(every), dict(every.to(run.compute.torch_device()).given)
-    pairs = map(parse_pair, given)
-    return count or 16, {name: parse_condition(run, name, text, options) for name, text in pairs}
+    return count or 16, encode_conditions(run, dict(map(parse_pair, given)), options) or {}
 
 
 def show_stream(console: Console, run: Run, states: Iterator[Tensor], out: Path | None) -> None:

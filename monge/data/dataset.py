@@ -20,7 +20,7 @@ from ..core.deferred import torch
 from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.space import Space
 from .codecs.array import Array
-from .codecs.base import Codec
+from .codecs.base import Codec, Locator
 from .codecs.scalar import MISSING, Categorical, Offset, codes_of, listed
 from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
@@ -225,6 +225,20 @@ def in_bytes(rows: Any) -> tuple[list[int], str, list[Any]]:
     """Shape and type of an array or a tensor, and its bytes."""
     values = np.ascontiguousarray(rows)
     return list(rows.shape), f"torch.{dtype_name(rows)}", [values.data.cast("B")]
+
+
+def check_category(codec: Codec, name: str, text: str) -> None:
+    """Refuse a name that a field does not have."""
+    if isinstance(codec, Categorical) and text.strip() not in codec.names:
+        raise DataError(
+            f"{name}={text} is not one of its {len(codec.names)} categories; choose from "
+            f"{listed(codec.names, 30)}"
+        )
+
+
+def locate_value(name: str) -> Locator:
+    """Names a value that was given for a field."""
+    return lambda row: f"{name}, row {row + 1}"
 
 
 @dataclass(frozen=True)
@@ -691,7 +705,12 @@ class View:
     def encode_given(self, name: str, text: str) -> Batch:
         """A condition of one row from the text that a user types."""
         if name not in self.given:
-            other = nearest(name, self.given) if self.given else f"; refit with --given {name}"
+            known = [
+                each
+                for key, group in self.given.items()
+                for each in ([key] if group.single else [field.name for field in group.fields])
+            ]
+            other = nearest(name, known) if known else f"; refit with --given {name}"
             raise DataError(f"{name}={text}: this run was not conditioned on {name!r}{other}")
         group = self.given[name]
         if group.single and isinstance(group.fields[0].codec, Text):
@@ -701,17 +720,63 @@ class View:
     def encode_word(self, group: FieldGroup, name: str, text: str) -> Batch:
         """One row of a group of fields, given as text."""
         codec = group.fields[0].codec
+        if group.single and isinstance(codec, Array) and len(codec.shape) == 1:
+            return self.encode_vector(group, name, text)
         if not group.single or isinstance(codec, Array | SequenceCodec | Window):
             raise DataError(f"{name} cannot be typed as one value; give a file of its rows")
-        if isinstance(codec, Categorical) and text.strip() not in codec.names:
-            raise DataError(
-                f"{name}={text} is not one of its {len(codec.names)} categories; choose from "
-                f"{listed(codec.names, 30)}"
-            )
+        check_category(codec, name, text)
         value = codec.encode(np.array([text], object), lambda _: f"{name}={text}")
         return (
             batches().PackedRows(as_tensor(value)).batch(torch.zeros(1, dtype=torch.long), False)
         )
+
+    def encode_vector(self, group: FieldGroup, name: str, text: str) -> Batch:
+        """One row of a vector, given as numbers with commas between them."""
+        codec = group.fields[0].codec
+        assert isinstance(codec, Array), "the field is a vector"
+        try:
+            numbers = np.array([[float(part) for part in text.split(",")]])
+        except ValueError:
+            numbers = np.empty((1, 0))
+        if numbers.shape[1:] != codec.shape:
+            raise DataError(
+                f"expected {codec.shape[0]} numbers with commas between them, found "
+                f"{name}={text}; give one for each entry"
+            )
+        rows = codec.encode(numbers, lambda _: f"{name}={text}")
+        return group.compact({group.fields[0].name: rows}).batch(torch.zeros(1).long(), False)
+
+    def group_of(self, column: str) -> str | None:
+        """The condition in which a column stands beside others."""
+        for name, group in self.given.items():
+            if not group.single and column in [field.name for field in group.fields]:
+                return name
+        return None
+
+    def encode_columns(self, name: str, values: Mapping[str, Any]) -> Batch:
+        """A condition of several columns, from one value or one for each row of every column."""
+        group = self.given[name]
+        columns: dict[str, Tensor] = {}
+        if lost := [field.name for field in group.fields if field.name not in values]:
+            raise DataError(
+                f"expected values of {listed([field.name for field in group.fields], 30)}, found "
+                f"none of {listed(lost, 30)}; give {lost[0]}=VALUE too"
+            )
+        for field in group.fields:
+            given = np.asarray(values[field.name])
+            if not given.ndim:
+                check_category(field.codec, field.name, str(given))
+            cells = given if given.ndim else np.array([str(given)], object)
+            columns[field.name] = as_tensor(field.codec.encode(cells, locate_value(field.name)))
+        sizes = {len(column) for column in columns.values()} - {1}
+        if len(sizes) > 1:
+            raise DataError(
+                f"expected one value or equally many of each column, found {listed(sizes, 30)} "
+                "values; give as many of each"
+            )
+        n = max(sizes, default=1)
+        every = {key: column.expand(n) for key, column in columns.items()}
+        return group.compact(every).batch(torch.arange(n), False)
 
     def read_given(self, name: str, texts: Sequence[str]) -> Batch:
         """A text condition with one row per given text."""

@@ -100,6 +100,16 @@ MEANINGS: dict[str, dict[str, str]] = {
         "they have one distribution",
         "rows_completed": "held-out rows with hidden cells, at most 200, fewer for slow models",
     },
+    "calibration": {
+        "rank_p": "p-value that the ranks of held-out rows among samples given the same "
+        "conditions are uniform, over all entries and the density (Bonferroni); below 0.01 the "
+        "model is too narrow, too wide or biased",
+        "*.rank_p": "the same of one entry, or of the log-density of whole rows",
+        "*.coverage_0.5": "share of values inside the central 50 % interval; of the density, of "
+        "rows inside the 50 % region of highest density",
+        "*.coverage_0.9": "the same of 90 %; less means too narrow, more too wide",
+        "rows_ranked": "held-out rows with 99 samples each, at most 1000, fewer for slow models",
+    },
     "predictions": {
         "accuracy": "share of rows whose class is predicted",
         "nll": "mean minus log-probability of the true class; lower is better",

@@ -38,6 +38,7 @@ from .out_of_bag import out_of_bag
 from .predictions import predict, predicts, votes
 from .predictions import prediction_metrics as predictive
 from .privacy import TRAIN_ROWS, privacy_metrics
+from .ranks import rank_metrics, rank_statistics
 from .rejection import Obeys
 from .samples import (
     COPIED_FROM,
@@ -109,6 +110,8 @@ def metric_groups(
         samples, speed = fidelity(model, rows, others, seed, known)
         found |= samples
         found["completion"] = completion_metrics(model, rows, seed, known.obeys)
+        ranks = rank_statistics(model, rows, known.columns, seed, known.obeys)
+        found["calibration"] = rank_metrics(ranks)
     if not isinstance(model, HasLikelihood | CanSample):
         found["likelihood"]["held_out_loss"] = objective(model, chunks(rows), seed)
     if isinstance(model, CanEnlarge):

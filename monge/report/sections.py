@@ -32,6 +32,7 @@ CAPTIONS = {
     "density": "the learned density",
     "codes": "latent codes of held-out rows",
     "reliability": "reliability: predicted against observed frequency",
+    "ranks": "ranks of held-out rows among samples with the same conditions, flat if calibrated",
     "data": "rows of the data",
     "translations": "sources, their translations and, if paired, the targets",
     "enlargements": "small images, samples of each, the true image",

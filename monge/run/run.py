@@ -807,10 +807,18 @@ def encode_conditions(
             f"`given` must be a dict such as {{'label': 3}}, found {given!r}; pass options such "
             "as 'steps=5' as extra arguments"
         )
-    return {
-        name: value if isinstance(value, Batch) else encode_condition(run, name, value, settings)
-        for name, value in given.items()
-    }
+    found, columns = dict[str, Batch](), dict[str, dict[str, Any]]()
+    for name, value in given.items():
+        whole = run.view.group_of(name) if name not in run.view.given else None
+        if whole is not None:
+            columns.setdefault(whole, {})[name] = value
+        elif isinstance(value, Batch):
+            found[name] = value
+        else:
+            found[name] = encode_condition(run, name, value, settings)
+    for name, values in columns.items():
+        found[name] = run.view.encode_columns(name, values).to(run.compute.torch_device())
+    return found
 
 
 def encode_condition(run: Run, name: str, value: Any, settings: Sequence[str]) -> Batch:

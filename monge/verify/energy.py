@@ -19,7 +19,8 @@ from ..core.batch import Batch
 from ..core.model import Model
 from ..core.rng import make_generator
 from ..core.space import Space
-from ..models.energy.ebm import EBM, Path
+from ..models._annealing import NormalPath, leap
+from ..models.energy.ebm import EBM
 from ..models.energy.rbm import RBM
 from ..nn.mlp import MLP
 from ..solve.quadrature import lattice
@@ -115,7 +116,8 @@ def x125_a_hamiltonian_move_keeps_the_distribution() -> Residual:
     w, momentum = points[:, :1], points[:, 1:]
     p = (-beta * model.energy(w) - points.square().sum(1) / 2).softmax(0)
     start = model.evaluate(w)
-    end, chance = model.leap(start, momentum, beta, step=0.9, leaps=2)
+    step = torch.full((1, 1), 0.9, dtype=torch.float64)
+    end, chance = leap(model.evaluate, start, momentum, beta, step, leaps=2)
 
     def statistics(w: Tensor) -> Tensor:
         return torch.cat([w, w.square(), w.sin()], 1)
@@ -141,7 +143,9 @@ def x125_annealed_weights_have_the_mean_z() -> Residual:
     model.net = Bowl()
     known = -dims / 2 * (math.log(k) + m * m * (k - 1) / k)
     generator = make_generator(int(torch.randint(1 << 30, ())))
-    _, log_weight = Path(model, 1, (0.5,)).run(20_000, 4, generator)
+    start, noise = (make(20_000, generator) for make in (model.sample_base, model.move_noise))
+    path = NormalPath(model.evaluate, 1, torch.full((1, 1), 0.5, dtype=torch.float64))
+    _, log_weight = path.run(start, 4, noise)
     ratio = (log_weight - known).exp()  # its mean is 1
     error = ratio.std() / math.sqrt(len(ratio))
     return Residual(float((ratio.mean() - 1).abs() / error), MAX_STANDARD_ERRORS)

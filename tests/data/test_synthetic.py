@@ -9,7 +9,7 @@ import torch
 from monge.data import loading as data
 
 
-@pytest.mark.parametrize("name", ["strokes", "sines", "shapes"])
+@pytest.mark.parametrize("name", ["strokes", "sines", "shapes", "linear_gaussian", "two_moons"])
 def test_rows_are_functions_of_their_own_number(name):
     def rows(*settings):
         return data.open(name, *settings).view().split("all").whole()
@@ -75,3 +75,25 @@ def test_a_wedge_is_where_its_factors_say():
     assert (upright.amax(1).sum(1) < upright.amax(2).sum(1)).float().mean() > 0.95
     every = np.unique(np.stack(list(factors.values()), 1), axis=0)
     assert len(every) > 600
+
+
+def test_simulations_follow_their_simulator():
+    batch = data.open("linear_gaussian").view(given=["x"]).split("all").whole()
+    theta, x = batch.x.double(), batch.given["x"].x.double()
+    assert theta.shape == x.shape == (2000, 3)
+    assert theta.min() >= -2
+    assert theta.max() <= 2
+    assert abs(theta.std() - 4 / math.sqrt(12)) < 0.02
+    assert abs((x - theta).mean() - 1) < 5 * 0.1 / math.sqrt(6000)
+    assert abs((x - theta).std() - 0.1) < 5 * 0.1 / math.sqrt(12000)
+
+
+def test_what_two_moons_observe_has_two_causes():
+    batch = data.open("two_moons", "rows=1000").view(given=["x"]).split("all").whole()
+    theta, x = batch.x.double(), batch.given["x"].x.double()
+    other = -theta.flip(1)  # the same sum up to its sign, the same difference
+    for causes in (theta, other):
+        sums, gaps = causes.sum(1).abs() / math.sqrt(2), causes.diff(dim=1)[:, 0] / math.sqrt(2)
+        radius = (x - torch.stack([0.25 - sums, gaps], 1)).norm(dim=1)
+        assert abs(radius.mean() - 0.1) < 0.002
+        assert abs(radius.std() - 0.01) < 0.002

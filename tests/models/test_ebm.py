@@ -11,7 +11,8 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.energy.ebm import EBM, Path, resampled
+from monge.models._annealing import NormalPath
+from monge.models.energy.ebm import EBM, resampled
 from monge.nn.mlp import MLP
 from monge.registry import check_compatible
 from monge.train.trainer import Trainer
@@ -92,9 +93,11 @@ def test_samples_follow_what_is_scored():
 
 def test_a_single_sample_is_one_of_many_chains(monkeypatch):
     model, seen = built(), []
-    run = Path.run
+    run = NormalPath.run
     monkeypatch.setattr(
-        Path, "run", lambda self, n, *rest: (seen.append(n), run(self, n, *rest))[1]
+        NormalPath,
+        "run",
+        lambda self, start, *rest: (seen.append(len(start)), run(self, start, *rest))[1],
     )
     options = model.SamplingConfig(temperatures=3, chains=64, moves=1)
     assert model.sample(1, None, options, make_generator(0)).shape == (1, 2)

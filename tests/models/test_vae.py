@@ -271,3 +271,30 @@ def test_collapse_and_degenerate_scales_are_diagnosed():
 def test_a_wild_datum_gets_a_finite_score():
     model = vae(PLANE)
     assert score(model, torch.full((1, 3), 1e6).double(), 8).value.isfinite().all()
+
+
+def annealed(model: VAE, rows: Batch | Tensor, seed: int = 0, **options: int):
+    chosen = model.LikelihoodConfig(method="ais", **options)
+    return model.likelihood(rows, chosen, make_generator(seed))
+
+
+def test_annealing_finds_the_evidence_that_importance_samples_miss():
+    model, covariance = linear_gaussian(spread=0.7, shift=0.5)
+    x = model.sample(20, generator=make_generator(1))
+    truth = evidence(model, covariance, x).mean().item()
+    found = annealed(model, x, samples=16, temperatures=40)
+    assert found.kind == "bound"
+    assert score(model, x, 16).value.mean() < truth - 0.5
+    assert found.value.mean().item() == pytest.approx(truth, abs=0.1)
+
+
+def test_annealed_rows_do_not_depend_on_those_beside_them():
+    model = vae(BITS)
+    rows = Batch(torch.randint(0, 2, (5, 4), generator=make_generator(0)).double())
+    rows = replace(rows, row=torch.arange(5))
+    whole = annealed(model, rows, 3, samples=9, temperatures=4)
+    parts = [annealed(model, rows[i : i + 2], 3, samples=9, temperatures=4) for i in (0, 2, 4)]
+    torch.testing.assert_close(whole.value, torch.cat([part.value for part in parts]))
+    assert not torch.equal(whole.value, annealed(model, rows, 4, samples=9, temperatures=4).value)
+    assert whole.stderr.shape == (5,)
+    assert annealed(model, rows, samples=1, temperatures=4).stderr is None

@@ -1,4 +1,5 @@
-"""Sequences and images with known generating factors, generated rather than stored.
+"""Sequences and images with known generating factors, and simulations of parameters and what is
+observed of them, generated rather than stored.
 
 Each row is a function of its own uniform random numbers, so row i does not depend on the number of
 rows.
@@ -90,6 +91,50 @@ def shapes(options: Options) -> RawData:
     }
     codec = Array(kind="binary", shape=(1, SIDE, SIDE), dtype="uint8", layout="HW")
     return RawData("shapes", values, ("image",), RowLocations.count(n), codecs={"image": codec})
+
+
+def linear_gaussian(options: Options) -> RawData:
+    """Simulations of x = theta + 1 + noise, three numbers each; the posterior is known
+
+    theta is uniform in [-2, 2]^3 and the noise N(0, 0.1^2), as in the first example of sbi; given
+    x, each theta_i is N(x_i - 1, 0.1^2) cut off at -2 and 2.
+    """
+    n = options.rows or 2000
+    u = keyed_uniform(torch.arange(n), (6,), derive_seed(options.seed, "linear_gaussian"))
+    theta = 4 * u[:, :3] - 2
+    return _simulations("linear_gaussian", theta, theta + 1 + 0.1 * torch.special.ndtri(u[:, 3:]))
+
+
+def two_moons(options: Options) -> RawData:
+    """Simulations whose posterior is two crescents: two parameters, two numbers observed
+
+    theta is uniform in [-1, 1]^2 and x = r (cos a, sin a) + (1/4 - |theta_1 + theta_2| / sqrt 2,
+    (theta_2 - theta_1) / sqrt 2) with r ~ N(0.1, 0.01^2) and a uniform in [-pi/2, pi/2]
+    (Greenberg, Nonnenmacher & Macke 2019).
+    """
+    n = options.rows or 10_000
+    u = keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, "two_moons"))
+    theta = 2 * u[:, :2] - 1
+    angle, radius = math.pi * (u[:, 2] - 0.5), 0.1 + 0.01 * torch.special.ndtri(u[:, 3])
+    across = radius * angle.cos() + 0.25 - theta.sum(1).abs() / math.sqrt(2)
+    up = radius * angle.sin() + (theta[:, 1] - theta[:, 0]) / math.sqrt(2)
+    return _simulations("two_moons", theta, torch.stack([across, up], 1))
+
+
+def _simulations(name: str, theta: Tensor, x: Tensor) -> RawData:
+    """Parameters with what was observed of them; the parameters are what is to be found."""
+    values = {"theta": theta.float().numpy(), "x": x.float().numpy()}
+    codecs = {
+        field: Array(
+            kind="real",
+            shape=rows.shape[1:],
+            dtype="float32",
+            entries=tuple(f"{field}{i + 1}" for i in range(rows.shape[1])),
+        )
+        for field, rows in values.items()
+    }
+    places = RowLocations.count(len(theta))
+    return RawData(name, values, ("theta",), places, "theta", ("x",), codecs=codecs)
 
 
 def _stroke(letter: str, style: str, steps: int, u: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -46,8 +46,19 @@ from ...nn.layers.specs import ActivationSpec, ConvSpec, DenseSpec, FlattenSpec,
 from ...nn.mlp import MLP
 from ...prob.distributions import log_mean_exp, normal_log_prob_rows
 from ...prob.marginal_map import KNOTS, MarginalMap
+from .._annealing import (
+    LARGEST_TURN,
+    TARGET_ACCEPTANCE,
+    Chains,
+    LogZ,
+    MoveNoise,
+    NormaliserCache,
+    NormalPath,
+    evaluate_energy,
+    leap,
+    log_mean,
+)
 from .._ordering import check_codes, check_no_missing
-from ._annealing import LogZ, NormaliserCache, anneal, log_mean
 
 NUMBERS = ("real", "levels", "counts")
 """Kinds of entries that have an order and a distance."""
@@ -59,34 +70,12 @@ MAX_CONTRASTED = 256
 """Entries up to which data are told from the base by default."""
 MIN_ROWS_PER_KNOT = 10
 """Rows for each knot of the maps of entries, below which these would follow chance."""
-LARGEST_TURN = math.pi / 2
-"""Angle after which a chain of the base has forgotten where it was."""
-TARGET_ACCEPTANCE = 0.7
-"""Share of moves accepted at a good step size: 0.57 for Langevin moves, more for longer ones."""
 ROWS_PER_PASS = 2048
 """Chains whose energies are computed at once."""
 ADAPTATION = 0.02
 """How fast the step size of the chains in training follows the share of moves accepted."""
-PILOT_CHAINS, PILOT_STEPS = 32, 25
-"""Chains and temperatures by which step sizes are chosen along the path."""
-
-
-@dataclass(frozen=True)
-class Chains:
-    """States of chains with their energies and the gradients of these."""
-
-    w: Tensor  # (N, D)
-    energy: Tensor  # (N,)
-    slope: Tensor  # (N, D)
-
-    def where(self, taken: Tensor, other: Chains) -> Chains:
-        """These states where `taken` (N,), else the others."""
-        column = taken[:, None]
-        return Chains(
-            torch.where(column, self.w, other.w),
-            torch.where(taken, self.energy, other.energy),
-            torch.where(column, self.slope, other.slope),
-        )
+PILOT_CHAINS = 32
+"""Chains by which step sizes are chosen along the path."""
 
 
 class EBM(Model, HasLikelihood, CanSample, HasScore):
@@ -207,7 +196,8 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         accepted = []
         for _ in range(config.moves):
             momentum = config.noise * torch.randn_like(w)
-            end, chance = self.leap(chains, momentum, 1.0, float(self.step_size), config.leaps)
+            step = self.step_size.reshape(1, 1)
+            end, chance = leap(self.evaluate, chains, momentum, 1.0, step, config.leaps)
             accepted.append(chance.mean())
             taken = torch.rand_like(chance) < chance if config.noise == 1 else chance >= 0
             chains = end.where(taken, chains)
@@ -243,10 +233,16 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         chosen = options or self.SamplingConfig()
         assert isinstance(chosen, self.SamplingConfig), "expected a SamplingConfig"
         path = self.tune(chosen.leaps, generator)
-        w, log_weight = path.run(max(n, chosen.chains), chosen.temperatures, generator)
+        count = max(n, chosen.chains)
+        w, log_weight = path.run(
+            self.sample_base(count, generator),
+            chosen.temperatures,
+            self.move_noise(count, generator),
+        )
         chains = self.evaluate(w[resampled(log_weight, n, generator)])
+        noise = self.move_noise(n, generator)
         for _ in range(chosen.moves):
-            chains, _ = path.attempt(chains, 1.0, generator)
+            chains, _ = path.attempt(chains, 1.0, noise)
         return self.to_data(chains.w)
 
     # Coordinates
@@ -293,42 +289,24 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
 
     def evaluate(self, w: Tensor) -> Chains:
         """Energies and their gradients at w (N, D)."""
-        pieces = [self.evaluate_piece(piece) for piece in w.detach().split(ROWS_PER_PASS)]
-        return Chains(w, *(torch.cat(each) for each in zip(*pieces, strict=True)))
+        pieces = [evaluate_energy(self.energy, some) for some in w.split(ROWS_PER_PASS)]
+        energies, slopes = zip(*((each.energy, each.slope) for each in pieces), strict=True)
+        return Chains(w, torch.cat(energies), torch.cat(slopes))
 
-    def evaluate_piece(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            w = w.detach().requires_grad_()
-            energy = self.energy(w)
-            (slope,) = torch.autograd.grad(energy.sum(), w)
-        return energy.detach(), slope
+    def tune(self, leaps: int, generator: Generator | None) -> NormalPath:
+        """The path from the base to the model, with step sizes for it."""
+        start = self.sample_base(PILOT_CHAINS, generator)
+        noise = self.move_noise(PILOT_CHAINS, generator)
+        return NormalPath.tuned(self.evaluate, leaps, start, noise)
 
-    def leap(
-        self, chains: Chains, momentum: Tensor, beta: float, step: float, leaps: int
-    ) -> tuple[Chains, Tensor]:
-        """The end of a move under b e^(-beta E), and the probability to accept it, (N,)."""
-        cos, sin, before, end = math.cos(step), math.sin(step), momentum, chains
-        for _ in range(leaps):
-            momentum = momentum - step / 2 * beta * end.slope
-            w, momentum = cos * end.w + sin * momentum, cos * momentum - sin * end.w
-            end = self.evaluate(w)
-            momentum = momentum - step / 2 * beta * end.slope
-        old = (chains.w.square() + before.square()).sum(1) / 2 + beta * chains.energy
-        new = (end.w.square() + momentum.square()).sum(1) / 2 + beta * end.energy
-        return end, (old - new).nan_to_num(nan=-torch.inf).clamp(max=0).exp()
+    def move_noise(self, n: int, generator: Generator | None) -> MoveNoise:
+        """Momenta and uniforms of the moves of n chains, one after the other."""
 
-    def tune(self, leaps: int, generator: Generator | None) -> Path:
-        """Step sizes along the path from the base to the model, by chains of their own, so that
-        those which use them do not depend on them."""
-        size, sizes = LARGEST_TURN, list[float]()
-        chains = self.evaluate(self.sample_base(PILOT_CHAINS, generator))
-        for number in range(PILOT_STEPS):
-            path = Path(self, leaps, (size,))
-            chains, chance = path.attempt(chains, (number + 1) / PILOT_STEPS, generator)
-            size *= math.exp(float(chance.mean()) - TARGET_ACCEPTANCE)
-            size = min(size, LARGEST_TURN)
-            sizes.append(size)
-        return Path(self, leaps, tuple(sizes))
+        def draw() -> tuple[Tensor, Tensor]:
+            momentum = self.sample_base(n, generator)
+            return momentum, self.mean.new_empty(n).uniform_(generator=generator)
+
+        return draw
 
     def sample_base(self, n: int, generator: Generator | None) -> Tensor:
         w = self.mean.new_empty(n, self.space.dims)
@@ -341,7 +319,10 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         """log Z and its standard error; that of the base is 0."""
         generator = make_generator(seed, self.mean.device)
         path = self.tune(options.leaps, generator)
-        return log_mean(path.run(options.runs, options.temperatures, generator)[1])
+        start, noise = (
+            make(options.runs, generator) for make in (self.sample_base, self.move_noise)
+        )
+        return log_mean(path.run(start, options.temperatures, noise)[1])
 
     def likelihood(
         self,
@@ -438,36 +419,6 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=MLP.Config(width=8, depth=1), widths=(4,), chains=64, moved=32)
-
-
-@dataclass(frozen=True)
-class Path:
-    """b e^(-beta E) from beta = 0 to 1, with the step sizes of moves on the way."""
-
-    model: EBM
-    leaps: int
-    sizes: tuple[float, ...]
-
-    def attempt(
-        self, chains: Chains, beta: float, generator: Generator | None
-    ) -> tuple[Chains, Tensor]:
-        """One move, and the probability of each chain to take it."""
-        size = self.sizes[min(int(beta * len(self.sizes)), len(self.sizes) - 1)]
-        momentum = torch.empty_like(chains.w).normal_(generator=generator)
-        end, chance = self.model.leap(chains, momentum, beta, size, self.leaps)
-        taken = torch.empty_like(chance).uniform_(generator=generator) < chance
-        return end.where(taken, chains), chance
-
-    def run(self, n: int, temperatures: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """The ends (n, D) of chains from the base to the model, and their log-weights (n,)."""
-
-        def step(chains: Chains, low: float, high: float) -> tuple[Chains, Tensor]:
-            moved, _ = self.attempt(chains, high, generator)
-            return moved, (low - high) * chains.energy
-
-        start = self.model.evaluate(self.model.sample_base(n, generator))
-        chains, log_weight = anneal(start, step, temperatures)
-        return chains.w, log_weight
 
 
 def build_energy(config: EBM.Config, space: Space) -> nn.Module:

@@ -29,7 +29,7 @@ from ...core.model import Defaults, Losses, Model, Update
 from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._annealing import NormaliserCache, anneal, log_mean
+from .._annealing import NormaliserCache, anneal, log_mean
 
 MAX_ENUMERATED = 16
 """Units of the smaller side up to which all of its states are summed."""
