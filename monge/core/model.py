@@ -136,6 +136,9 @@ class Model(Configured, nn.Module, abc.ABC):
     rejected, as a density of such a channel has no bound."""
     is_predictor: ClassVar[bool] = False
     """Whether it models the target column given the others."""
+    uses_unlabelled: ClassVar[bool] = False
+    """Whether it learns from training rows without a value of the target or of the label among
+    its conditions too, in which `observed` is false; for others such rows are left out."""
     is_unpaired: ClassVar[bool] = False
     """Whether events and conditions are unpaired rows of two datasets, so that only the marginal
     distribution of events can be compared with data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -142,6 +143,12 @@ def balanced(codes: Tensor) -> Tensor:
         if classes
         else torch.empty(0, dtype=torch.long)
     )
+
+
+def repeated(rows: Tensor, others: int, share: float | None) -> Tensor:
+    """Rows (n,) repeated until they are at least this share of themselves and `others`."""
+    wanted = math.ceil(share / (1 - share) * others) if share else 0
+    return rows[torch.arange(max(wanted, len(rows))) % len(rows)]
 
 
 def keep(n: int, options: Options, given: np.ndarray | None = None) -> Tensor:
