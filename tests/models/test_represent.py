@@ -13,8 +13,9 @@ from monge.core.errors import UsageError
 from monge.core.space import Space
 from monge.evaluate.likelihood import objective
 from monge.evaluate.linear_probe import probe
+from monge.models._views import corrupt_entries, transform_images
 from monge.models.represent._base import ConvRepresentationNet
-from monge.models.represent.contrastive import Contrastive, corrupt_entries, transform_images
+from monge.models.represent.contrastive import Contrastive
 from monge.models.represent.mae import MaskedAutoencoder
 from monge.prob.info_nce import info_nce, nt_xent
 

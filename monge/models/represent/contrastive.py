@@ -9,11 +9,9 @@ shifted and noisy; in other rows some entries are replaced by those of other row
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...core.batch import Batch
@@ -22,39 +20,8 @@ from ...core.model import Losses
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.info_nce import nt_xent
+from .._views import corrupt_entries, transform_images
 from ._base import SelfSupervisedEncoder
-
-
-def symmetric_uniform(n: int, like: Tensor) -> Tensor:
-    """Uniform in [-1, 1], (n,)."""
-    return 2 * torch.rand(n, dtype=like.dtype, device=like.device) - 1
-
-
-def transform_images(images: Tensor, rotate: float, zoom: float, shift: float) -> Tensor:
-    """Images (B, C, H, W) rotated by up to `rotate` degrees, zoomed by up to the factor
-    1 + zoom and shifted by up to the share `shift` of their size."""
-    n = len(images)
-    angle, size = (
-        math.radians(rotate) * symmetric_uniform(n, images),
-        (1 + zoom) ** symmetric_uniform(n, images),
-    )
-    cos, sin = size * angle.cos(), size * angle.sin()
-    across, down = (
-        2 * shift * symmetric_uniform(n, images),
-        2 * shift * symmetric_uniform(n, images),
-    )
-    rows = torch.stack([cos, -sin, across, sin, cos, down], 1).reshape(n, 2, 3)
-    grid = F.affine_grid(rows, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-
-
-def corrupt_entries(features: Tensor, owner: Tensor, share: float) -> Tensor:
-    """Features (B, F) with each entry replaced by that of another row with probability `share`;
-    the features of one entry, by `owner`, are replaced together."""
-    n, entries = len(features), int(owner[-1]) + 1
-    replaced = torch.rand(n, entries, device=features.device) < share
-    other = torch.randint(n, (n, entries), device=features.device)
-    return torch.where(replaced[:, owner], features.gather(0, other[:, owner]), features)
 
 
 class Contrastive(SelfSupervisedEncoder):
