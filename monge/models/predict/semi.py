@@ -42,6 +42,7 @@ from ...core.marginals import Marginals
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from .._moving_average import follow
 from .._views import cut_out, mixed_rows, transform_images
 from ._base import Predictor
 from ._images import SMALL_SIDE, image_side
@@ -187,10 +188,8 @@ class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSa
     def move_teacher(self, batch: Batch) -> Losses:
         """The weights of the teacher follow those of the predictor."""
         assert self.teacher is not None, "only for method=mean_teacher"
-        decay = min(self.config.teacher_decay, (1 + batch.step) / (10 + batch.step))
-        pairs = zip(self.teacher.parameters(), self.predictor.parameters(), strict=True)
-        gap = [follow(slow, fast, decay) for slow, fast in pairs]
-        return {"distance": torch.stack(gap).sum().sqrt()}
+        decay = self.config.teacher_decay
+        return {"distance": follow(self.teacher, self.predictor, decay, batch.step)}
 
     def initialise_from_data(self, batch: Batch) -> None:
         self.predictor.initialise_from_data(batch)
@@ -316,10 +315,3 @@ def spread_mean(term: Tensor, rows: int) -> Tensor:
     """A term of some rows (n,) as its mean in each of `rows`, (rows,); 0 if there are none."""
     mean = term.mean() if len(term) else term.sum()
     return mean.expand(rows)
-
-
-def follow(slow: Tensor, fast: Tensor, decay: float) -> Tensor:
-    """Move a weight of the teacher; the squared distance before, ()."""
-    gap = (fast - slow).square().sum()
-    slow.lerp_(fast, 1 - decay)
-    return gap
