@@ -109,6 +109,7 @@ ADMITTED = {
     "predict.mlp": {"X50", "X57"},
     "cnn": {"X50", "X57"},
     "resnet": {"X50", "X57"},
+    "semi": {"X50", "X57"},
     "predict.recurrent": {"X50", "X57"},
     "noisy_classifier": {"X50", "X57"},
 }
@@ -129,6 +130,7 @@ ALONE = {
     "cyclegan",
     "ae",
     "contrastive",
+    "byol",
     "mae",
     "entropic_map",
     "neural_map",
