@@ -304,8 +304,7 @@ def test_units_that_say_the_same_are_correlated():
     assert found[1] > 0
 
 
-def test_a_discriminator_learns_the_total_correlation():
-    """Of codes N(0, C) with correlation r it is -log(1 - r^2) / 2."""
+def test_the_discriminator_has_an_update_of_its_own_and_sees_independent_units():
     correlation, generator = 0.8, make_generator(0)
     model = vae(PLANE, total_correlation=1.0, tc_estimator="discriminator")
     first, second = model.updates()
