@@ -43,8 +43,8 @@ def x131_total_correlation_of_a_whole_batch() -> Residual:
 
     Examines: models.latent._total_correlation.
 
-    Source: Chen, Li, Grosse & Duvenaud 2018, Isolating Sources of Disentanglement in Variational Autoencoders,
-    sec. 3 and appendix C."""
+    Source: Chen, Li, Grosse & Duvenaud 2018, Isolating Sources of Disentanglement in Variational
+    Autoencoders, sec. 3 and appendix C."""
     mean, log_scale = posteriors()
     nodes, weights = (torch.from_numpy(each) for each in np.polynomial.hermite_e.hermegauss(NODES))
     noise = torch.cartesian_prod(nodes, nodes)[:, None]  # (S, 1, 2)
@@ -71,8 +71,8 @@ def x131_random_batches_estimate_the_density_of_codes() -> Residual:
 
     Examines: models.latent._total_correlation.
 
-    Source: Chen, Li, Grosse & Duvenaud 2018, Isolating Sources of Disentanglement in Variational Autoencoders,
-    appendix C.2."""
+    Source: Chen, Li, Grosse & Duvenaud 2018, Isolating Sources of Disentanglement in Variational
+    Autoencoders, appendix C.2."""
     density, errors = normal(ROWS).exp(), []  # q(z | x_j) at one z
     for size in range(2, ROWS + 1):
         weights = log_row_weights(size, ROWS, density).exp()  # (B, B), row 0 is that of the code
