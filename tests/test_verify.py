@@ -110,6 +110,7 @@ ADMITTED = {
     "cnn": {"X50", "X57"},
     "resnet": {"X50", "X57"},
     "semi": {"X50", "X57"},
+    "m2": {"X50", "X57"},
     "predict.recurrent": {"X50", "X57"},
     "noisy_classifier": {"X50", "X57"},
 }

@@ -8,6 +8,7 @@ import torch
 
 from ..core.batch import Batch
 from ..core.space import Space
+from ..models.latent.m2 import marginal_bound
 from ..models.predict.mlp import MLPPredictor
 from ..models.predict.semi import SemiSupervised
 from ..models.represent.byol import angle_loss
@@ -81,4 +82,22 @@ def x134_the_angle_is_the_distance_of_directions() -> Residual:
     one, two = normal(2, 32, 5)
     apart = (one / one.norm(dim=1, keepdim=True) - two / two.norm(dim=1, keepdim=True)).square()
     gaps = [angle_loss(one, two) - apart.sum(1), angle_loss(3 * one, two) - angle_loss(one, two)]
+    return Residual(most(*(float(gap.abs().amax()) for gap in gaps)), 1e-12)
+
+
+def x135_the_bound_without_a_label_is_missed_by_a_divergence() -> Residual:
+    """sum_y q(y) [L(y) + log p(y) - log q(y)] = log Z - KL(q(y) || p(y) e^L(y) / Z).
+
+    Examines: models.latent.m2.
+
+    Source: Kingma, Rezende, Mohamed & Welling 2014, Semi-supervised Learning with Deep Generative
+    Models, eq. 7."""
+    bounds, log_prior = 3 * normal(16, CLASSES), normal(CLASSES).log_softmax(0)
+    log_q, joint = normal(16, CLASSES).log_softmax(1), bounds + log_prior
+    evidence, posterior = joint.logsumexp(1), joint.log_softmax(1)
+    divergence = (log_q.exp() * (log_q - posterior)).sum(1)
+    gaps = [
+        marginal_bound(bounds, log_prior, log_q) - evidence + divergence,
+        marginal_bound(bounds, log_prior, posterior) - evidence,
+    ]
     return Residual(most(*(float(gap.abs().amax()) for gap in gaps)), 1e-12)

@@ -806,6 +806,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "1 - F",
         "x134_the_angle_is_the_distance_of_directions",
     ),
+    Mutant(
+        "entropy of the class left out",
+        "The bound of a row without a label forgets the entropy of its class.",
+        "models.latent.m2:marginal_bound",
+        "bounds + log_prior - log_q",
+        "bounds + log_prior",
+        "x135_the_bound_without_a_label_is_missed_by_a_divergence",
+    ),
 )
 """Every fault that a check is known to catch."""
 
