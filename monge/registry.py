@@ -45,6 +45,7 @@ class Entry:
     supports_variable_length: bool
     supports_flags: bool
     is_predictor: bool
+    uses_unlabelled: bool
     family_priority: int
     abilities: tuple[str, ...]  # the `ability` of each that it inherits
     owner: str  # the class
@@ -112,6 +113,7 @@ def read_entries(path: Path) -> Iterator[Entry]:
             literal(line, "supports_variable_length", False),
             literal(line, "supports_flags", False),
             literal(line, "is_predictor", False),
+            literal(line, "uses_unlabelled", False),
             literal(line, "family_priority", 0),
             abilities(line),
             node.name,

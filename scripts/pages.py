@@ -55,7 +55,7 @@ def code(value: Any) -> str:
 
 def model_page(entry: registry.Entry) -> str:
     """One model: its theory, what it takes and can do, its settings and its defaults."""
-    from monge.cli.models import field_rows, option_rows
+    from monge.cli.models import field_rows, option_rows, unlabelled
 
     owner = registry.find(entry.name)
     theory = inspect.getdoc(sys.modules[owner.__module__]) or ""
@@ -63,6 +63,7 @@ def model_page(entry: registry.Entry) -> str:
         ("data", ", ".join(entry.events)),
         ("conditions", ", ".join(entry.givens) or "none"),
         ("missing values", "supported" if entry.supports_missing else "not supported"),
+        ("rows without a label", unlabelled(entry)),
         ("lengths", "variable" if entry.supports_variable_length else "equal for all rows"),
         ("can", ", ".join(entry.abilities)),
     ]

@@ -132,6 +132,7 @@ def test_models_lists_what_the_classes_are():
         assert set(row["events"]) == model_class.events
         assert set(row["givens"]) == model_class.givens
         assert row["supports_missing"] == model_class.supports_missing
+        assert row["uses_unlabelled"] == model_class.uses_unlabelled
         assert row["supports_variable_length"] == model_class.supports_variable_length
         assert set(row["abilities"]) == {
             vars(base)["ability"] for base in model_class.__mro__ if "ability" in vars(base)

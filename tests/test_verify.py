@@ -109,6 +109,8 @@ ADMITTED = {
     "predict.mlp": {"X50", "X57"},
     "cnn": {"X50", "X57"},
     "resnet": {"X50", "X57"},
+    "semi": {"X50", "X57"},
+    "m2": {"X50", "X57"},
     "predict.recurrent": {"X50", "X57"},
     "noisy_classifier": {"X50", "X57"},
 }
@@ -129,6 +131,7 @@ ALONE = {
     "cyclegan",
     "ae",
     "contrastive",
+    "byol",
     "mae",
     "entropic_map",
     "neural_map",

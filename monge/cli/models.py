@@ -134,6 +134,7 @@ def page(console: Console, entry: registry.Entry, owner: Any, fields: list[dict]
                 ["data", ", ".join(entry.events)],
                 ["conditions", ", ".join(entry.givens) or "none"],
                 ["missing values", "supported" if entry.supports_missing else "not supported"],
+                ["rows without a label", unlabelled(entry)],
                 [
                     "lengths",
                     "variable" if entry.supports_variable_length else "equal for all rows",
@@ -159,6 +160,11 @@ def page(console: Console, entry: registry.Entry, owner: Any, fields: list[dict]
             f"`monge models {entry.name} -v` lists them."
         ]
     return "\n".join(lines)
+
+
+def unlabelled(entry: registry.Entry) -> str:
+    """What a model does with training rows without a label."""
+    return "learned from" if entry.uses_unlabelled else "left out"
 
 
 def option_rows(owner: Any, training: bool) -> Any:

@@ -564,6 +564,7 @@ def ensemble_class(member_class: type[Model]) -> type[Ensemble]:
         "givens",
         "supports_missing",
         "is_predictor",
+        "uses_unlabelled",
         "is_unpaired",
         "SamplingConfig",
         "LikelihoodConfig",

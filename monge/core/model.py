@@ -144,6 +144,9 @@ class Model(Configured, nn.Module, abc.ABC):
     limit."""
     max_label_combinations: ClassVar[int] = 0
     """Most combinations of labels among the conditions; 0 for no limit."""
+    uses_unlabelled: ClassVar[bool] = False
+    """Whether it learns from training rows without a value of the target or of the label among
+    its conditions too, in which `observed` is false; for others such rows are left out."""
     is_unpaired: ClassVar[bool] = False
     """Whether events and conditions are unpaired rows of two datasets, so that only the marginal
     distribution of events can be compared with data."""

@@ -132,6 +132,7 @@ class Split:
     """Rows of a view, read in batches."""
 
     weight: Tensor | None = None  # (n,): of training rows, how much each counts
+    hidden: Tensor | None = None  # (n,): of training rows, which of them hide their label
     first = 0  # number of the first row, in a part of a split
 
     def __init__(
@@ -174,7 +175,18 @@ class Split:
             shift = (torch.rand(len(index)) * (self.crop_limits[index] + 1)).long()
         event = self.event.batch(where, train, changes.get(EVENT), shift)
         weight = None if self.weight is None else self.weight[index]
-        return replace(event, given=given, row=index + self.first, weight=weight)
+        found = replace(event, given=given, row=index + self.first, weight=weight)
+        return found if self.hidden is None else self.without_labels(found, self.hidden[index])
+
+    def without_labels(self, batch: Batch, hidden: Tensor) -> Batch:
+        """The rows with the label of those that are `hidden` (B,) unknown."""
+        if self.view.selection.predicted:
+            cells = hidden.reshape(-1, *(1,) * (batch.x.ndim - 1)).expand_as(batch.x)
+            return batch.hide(cells, self.space)
+        given = dict(batch.given)
+        for name in self.view.labels:
+            given[name] = given[name].hide(hidden, self.space.given[name])
+        return replace(batch, given=given)
 
     def parts(self, size: int) -> Iterator[Split]:
         """The rows some at a time, for results that are written while they are computed."""
@@ -184,6 +196,7 @@ class Split:
             part.numbered = None if self.numbered is None else self.numbered[rows]
             part.row_keys = {name: cells[rows] for name, cells in self.row_keys.items()}
             part.weight = None if self.weight is None else self.weight[rows]
+            part.hidden = None if self.hidden is None else self.hidden[rows]
             part.crop_limits = None if self.crop_limits is None else self.crop_limits[rows]
             yield part
 

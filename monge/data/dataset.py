@@ -44,7 +44,7 @@ from .packed import (
 )
 from .readers import tables
 from .schema import COLUMNS, Field, RowKey, Schema, Selection, is_class, select
-from .splits import balanced, labelled
+from .splits import balanced, labelled, repeated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from .batches import PackedRows, Split
 
 
-MODEL_PROPOSALS = ("augment", "balance")
+MODEL_PROPOSALS = ("augment", "balance", "labelled_share")
 """The settings that a model may propose: they affect training batches only."""
 
 
@@ -157,10 +157,11 @@ class Dataset:
         event: str | None = None,
         given: Sequence[str] = (),
         target: str | Sequence[str] | None = None,
+        unlabelled: bool = False,
     ) -> View:
-        """event | given, as a run sees it."""
+        """event | given, as a run sees it; `unlabelled`: with training rows without a label."""
         selection = select(self.schema, event, given, target)
-        return View(selection, self.with_schema(selection.schema))
+        return View(selection, self.with_schema(selection.schema), unlabelled)
 
     def with_schema(self, schema: Schema) -> Dataset:
         """The same rows in a schema in which empty cells of some names are unknown."""
@@ -302,10 +303,16 @@ def augmentation(names: Sequence[str], space: Space, points: tuple[int, ...]) ->
 
 
 class View:
-    """A dataset as event and conditions. Without a source it still decodes and encodes."""
+    """A dataset as event and conditions. Without a source it still decodes and encodes.
 
-    def __init__(self, selection: Selection, source: Dataset | None = None) -> None:
-        self.selection, self.source = selection, source
+    If `unlabelled`, training rows without a value of the target, or whose label data.labels hides,
+    are trained on too; splits leave them out all the same.
+    """
+
+    def __init__(
+        self, selection: Selection, source: Dataset | None = None, unlabelled: bool = False
+    ) -> None:
+        self.selection, self.source, self.unlabelled = selection, source, unlabelled
         pick = selection.schema.field
         title = selection.event[0] if len(selection.event) == 1 else COLUMNS
         self.restored = selection.restored
@@ -325,7 +332,8 @@ class View:
         self.augment = augmentation(source.options.augment, self.space, points) if source else None
         fewer = source and (source.options.labels or selection.predicted)
         if fewer and (selection.predicted or len(self.labels) == 1):
-            self.space = replace(self.space, rows=len(self.index("train")))
+            rows = self.dataset.rows_of("train") if unlabelled else self.index("train")
+            self.space = replace(self.space, rows=len(rows))
         if source and selection.predicted and self.event.single and not self.space.shape:
             self.space = replace(self.space, missing=False)  # rows without it are left out
 
@@ -390,7 +398,8 @@ class View:
             each.note for each in self.restored.derived
         }
         about = [note for note in self.dataset.notes if note not in apart]
-        return (*about, *self.relation_notes, *alone, *self.left_out("all"), *changes)
+        out = self.learned_unlabelled() if self.unlabelled else self.left_out("all")
+        return (*about, *self.relation_notes, *alone, *out, *changes)
 
     @property
     def relation_notes(self) -> tuple[str, ...]:
@@ -429,6 +438,16 @@ class View:
             return ()
         rows, were = ("row", "was") if count == 1 else ("rows", "were")
         return (f"{count} {rows} without a value of {names} {were} left out",)
+
+    def learned_unlabelled(self) -> tuple[str, ...]:
+        """Notes about the training rows that are learned from without their label, and about
+        others that are left out."""
+        count = int(self.with_unlabelled("train")[1].sum())
+        names = listed(self.labels or self.selection.event)
+        rows, are = ("row", "is") if count == 1 else ("rows", "are")
+        note = f"{count} training {rows} without a value of {names} {are} learned from too"
+        held_out = "+".join(name for name in self.dataset.splits if name != "train")
+        return (*([note] if count else []), *self.left_out(held_out))
 
     @cached_property
     def has_target(self) -> np.ndarray:
@@ -523,12 +542,36 @@ class View:
 
     def training(self, split: str = "train") -> Split:
         """The rows of a split for training: balanced and augmented as set."""
-        index = self.split(split).index
-        if self.dataset.options.balance:
+        index, options = self.split(split).index, self.dataset.options
+        if options.balance:
             index = index[balanced(self.classes("balance=true")[index.numpy()])]
+        hidden = None
+        if self.unlabelled:
+            every, hides = self.with_unlabelled(split, index.numpy())
+            index, hidden = torch.from_numpy(every), torch.from_numpy(hides)
+        elif options.labelled_share:
+            raise UsageError(
+                f"data.labelled_share={options.labelled_share:g} needs a model that learns from "
+                "rows without a label, such as predict.semi; leave it out"
+            )
         rows = batches().Split(self, index, self.augment, self.crop_limits(index))
         rows.weight = self.weights(index)
+        rows.hidden = hidden if hidden is not None and bool(hidden.any()) else None
         return rows
+
+    def with_unlabelled(
+        self, split: str, labelled_index: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers of a split, those without a label too, in order; labelled ones, by default
+        each once, are repeated as data.labelled_share says. And which rows hide their label."""
+        known = self.index(split) if labelled_index is None else labelled_index
+        every = self.usable(self.dataset.rows_of(split))
+        rest = every[~np.isin(every, known)]
+        if labelled_index is not None:
+            known = repeated(known, len(rest), self.dataset.options.labelled_share)
+        both = np.concatenate([known, rest])
+        order = both.argsort(kind="stable")
+        return both[order], order >= len(known)
 
     def weighted(self, split: str) -> Split:
         """The rows of a split with their weights, if data.weight names them."""
@@ -569,12 +612,16 @@ class View:
                 f"row {number} of {self.dataset.name} has a name that was not in training; fix "
                 "the cell, or remove the row"
             )
-        if refused is not None:
-            rows = rows[~refused[rows]]
-        if not every and self.undetermined is not None:
-            rows = rows[~self.undetermined[rows]]
+        if not every:
+            rows = self.usable(rows)
         sought = self.selection.predicted or self.text is not None
         return rows[self.has_target[rows]] if sought and not every else rows
+
+    def usable(self, rows: np.ndarray) -> np.ndarray:
+        """Those of the rows that the model can have and whose log-likelihood is known."""
+        for wrong in (self.dataset.refused, self.undetermined):
+            rows = rows if wrong is None else rows[~wrong[rows]]
+        return rows
 
     def labelled_rows(self, split: str) -> np.ndarray:
         """Row numbers of a split; with `data.labels`, only labelled training rows."""

@@ -96,7 +96,10 @@ class Options(Config):
     """Number of the split in a folder with several splits (index_train_3.txt and so on)."""
     labels: Annotated[int, Range(0)] = 0
     """Training rows that keep their label, balanced over the classes; a run that uses the label
-    trains on these alone; 0 for all."""
+    trains on these alone, unless its model learns from rows without a label too; 0 for all."""
+    labelled_share: Annotated[float, Range(0, 0.9, open=True)] | None = None
+    """For a model that learns from rows without a label too: labelled training rows are repeated
+    until they are this share of all; none: that which the model proposes, or every row once."""
     balance: bool = False
     """Whether to repeat training rows until all classes are equally frequent."""
     augment: tuple[str, ...] = ()

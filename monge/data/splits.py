@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -136,6 +137,12 @@ def balanced(codes: np.ndarray) -> np.ndarray:
     most = max(map(len, classes), default=0)
     repeated = [rows[np.arange(most) % len(rows)] for rows in classes]
     return np.sort(np.concatenate(repeated)) if classes else np.empty(0, np.int64)
+
+
+def repeated(rows: np.ndarray, others: int, share: float | None) -> np.ndarray:
+    """Rows (n,) repeated until they are at least this share of themselves and `others`."""
+    wanted = math.ceil(share / (1 - share) * others) if share else 0
+    return rows[np.arange(max(wanted, len(rows))) % len(rows)]
 
 
 def keep(n: int, options: Options, given: np.ndarray | None = None) -> np.ndarray:

@@ -379,7 +379,8 @@ class SavedRun:
     def open_view(self, what: Any = None) -> View:
         """The view of this run's event and conditions in its own or in other data."""
         source = self.source(what)
-        view = source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
+        event, given, target = (self.metadata[name] for name in ("event", "given", "target"))
+        view = source.view(event, given, target, self.model_class.uses_unlabelled)
         found, own = view.space, self.space
         if found.kind != own.kind or (found.shape != own.shape and not own.varies):
             raise RunError(

@@ -63,7 +63,8 @@ def resolve_setup(
     source = open_data(what, *overrides.data)
     if entry.is_predictor and not target:
         event, target = None, event or default_target(entry.name, source)
-    view = source.view(event, given, target)
+    unlabelled = model_class.uses_unlabelled
+    view = source.view(event, given, target, unlabelled)
     if target:
         view.check_target_varies()
     registry.check_compatible(short, model_class, view.space)
@@ -71,7 +72,7 @@ def resolve_setup(
     defaults = model_class.defaults_with(view.space, chosen)
     opened, default_options = source.with_defaults(*defaults.data)
     if opened is not source:
-        source, view = opened, opened.view(event, given, target)
+        source, view = opened, opened.view(event, given, target, unlabelled)
     proposed = inherited(defaults.config, overrides.model) if isinstance(model, str) else model
     proposed, settings = preset(short, model_class, view.space, proposed, overrides.model)
     config = proposed.override(*settings)

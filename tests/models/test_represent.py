@@ -13,8 +13,10 @@ from monge.core.errors import UsageError
 from monge.core.space import Space
 from monge.evaluate.likelihood import objective
 from monge.evaluate.linear_probe import probe
+from monge.models._views import corrupt_entries, transform_images
 from monge.models.represent._base import ConvRepresentationNet
-from monge.models.represent.contrastive import Contrastive, corrupt_entries, transform_images
+from monge.models.represent.byol import BYOL
+from monge.models.represent.contrastive import Contrastive
 from monge.models.represent.mae import MaskedAutoencoder
 from monge.prob.info_nce import info_nce, nt_xent
 
@@ -120,7 +122,7 @@ def test_a_probe_reads_what_is_linear_and_nothing_else():
     assert chance.stderr == pytest.approx(math.sqrt(chance.value * (1 - chance.value) / 1000))
 
 
-@pytest.mark.parametrize("name", ["represent.contrastive", "represent.mae"])
+@pytest.mark.parametrize("name", ["represent.contrastive", "represent.mae", "represent.byol"])
 def test_a_run_is_evaluated_by_its_loss_and_probed(name):
     run = monge.fit(name, "iris", "net.width=32", "train.eval_every=20", budget="60steps")
     assert run.result["held_out"]["kind"] == "loss"
@@ -157,3 +159,38 @@ def test_a_label_that_was_read_is_not_probed():
     assert "probe_accuracy" not in given.evaluate()
     alone = monge.fit("vae", "iris", "latent=2", budget="2steps")
     assert "probe_accuracy" in alone.evaluate()
+
+
+def test_the_target_of_byol_follows_and_has_no_gradient():
+    space, rows = small_data.make("real")
+    torch.manual_seed(0)
+    model = BYOL.smallest_config(space).build(space)
+    weights = [p.clone() for p in model.target.parameters()]
+    assert all(
+        torch.equal(own, other)
+        for own, other in zip(
+            model.target.parameters(),
+            [*model.trunk.parameters(), *model.project.parameters()],
+            strict=True,
+        )
+    )
+    model.loss(rows)["angle"].mean().backward()
+    assert all(p.grad is None for p in model.target.parameters())
+    assert all(p.grad is not None for p in model.predict.parameters())
+    for parameter in model.trunk.parameters():
+        parameter.data.add_(1.0)
+    model.move_target(rows)
+    moved = [
+        not torch.equal(a, b) for a, b in zip(weights, model.target.parameters(), strict=True)
+    ]
+    assert any(moved)
+    assert not all(moved)  # the projection did not change
+
+
+def test_views_that_are_the_same_and_predicted_cost_nothing():
+    space, rows = small_data.make("real")
+    model = BYOL.smallest_config(space).override("corrupt=0").build(space)
+    model.predict = torch.nn.Identity()
+    torch.testing.assert_close(
+        model.loss(rows)["angle"], torch.zeros(len(rows)), atol=1e-6, rtol=0
+    )

@@ -11,14 +11,16 @@ from small_data import Rows, make
 from torch import Tensor
 
 from monge.core.batch import Batch
+from monge.core.errors import UsageError
 from monge.core.model import Model
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.bounds import amortisation
 from monge.models.baseline.independent import Independent
 from monge.models.latent._encoder_decoder import DenseEncoderDecoder
-from monge.models.latent._posterior import MAX_LOG_SCALE
-from monge.models.latent.vae import VAE
+from monge.models.latent._posterior import MAX_LOG_SCALE, FullCovariancePosterior, IAFPosterior
+from monge.models.latent._total_correlation import permute_units
+from monge.models.latent.vae import VAE, VampPrior
 from monge.prob.distributions import GaussianMixture
 
 LINEAR = DenseEncoderDecoder.Config(depth=0)
@@ -298,3 +300,73 @@ def test_annealed_rows_do_not_depend_on_those_beside_them():
     assert not torch.equal(whole.value, annealed(model, rows, 4, samples=9, temperatures=4).value)
     assert whole.stderr.shape == (5,)
     assert annealed(model, rows, samples=1, temperatures=4).stderr is None
+
+
+def test_total_correlation_adds_to_the_elbo_and_not_to_the_bound():
+    _, batch = make("binary")
+    plain, more = (vae(BITS, total_correlation=weight) for weight in (0.0, 3.0))
+    rows = Batch(batch.x[:32, :4].double())
+    losses = []
+    for model in (plain, more):
+        torch.manual_seed(0)
+        losses.append(model.loss(rows))
+    extra = losses[1].pop("total_correlation")
+    assert losses[0].keys() == losses[1].keys()
+    assert all(torch.equal(losses[0][name], losses[1][name]) for name in losses[0])
+    assert extra.shape == (32,)
+    bounds = [model.likelihood(rows, generator=make_generator(0)).value for model in (plain, more)]
+    torch.testing.assert_close(*bounds)
+
+
+def test_units_that_say_the_same_are_correlated():
+    """Posteriors of two units with one mean have more total correlation than independent ones."""
+    model = vae(BITS, total_correlation=1.0)
+    means = torch.randn(64, 2, dtype=torch.float64, generator=make_generator(0))
+    found = []
+    for mean in (means, means[:, :1].expand(64, 2)):
+        h = torch.cat([mean, torch.full_like(mean, -1.0)], 1)
+        z = mean + math.exp(-1.0) * torch.randn(200, 64, 2, dtype=torch.float64)
+        found.append(float(model.code_log_ratios(h, z).detach().mean()))
+    assert found[1] > found[0] + 0.3
+    assert found[1] > 0
+
+
+def test_the_discriminator_has_an_update_of_its_own_and_sees_independent_units():
+    correlation, generator = 0.8, make_generator(0)
+    model = vae(PLANE, total_correlation=1.0, tc_estimator="discriminator")
+    first, second = model.updates()
+    own = {id(p) for p in second.params}
+    assert own == {id(p) for p in model.discriminator.parameters()}
+    assert not own & {id(p) for p in first.params}
+    assert second.batches == 2
+    codes = torch.randn(20000, 2, dtype=torch.float64, generator=generator)
+    codes[:, 1] = correlation * codes[:, 0] + math.sqrt(1 - correlation**2) * codes[:, 1]
+    permuted = permute_units(codes)
+    assert torch.equal(permuted.sort(0).values, codes.sort(0).values)
+    assert abs(float(torch.corrcoef(permuted.T)[0, 1])) < 0.05
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"total_correlation": 1.0, "posterior": FullCovariancePosterior.Config()},
+        {"total_correlation": 1.0, "importance_weighted": True},
+        {"prior": VampPrior.Config(), "posterior": IAFPosterior.Config()},
+        {"prior": VampPrior.Config(), "estimator": "B"},
+    ],
+)
+def test_what_priors_and_penalties_cannot_have_is_refused(settings):
+    with pytest.raises(UsageError):
+        vae(BITS, **settings)
+
+
+def test_pseudo_inputs_start_as_rows_and_are_learned():
+    _, batch = make("binary", n=50)
+    rows = Batch(batch.x[:, :4].double())
+    model = vae(BITS, prior=VampPrior.Config(components=8))
+    model.initialise_from_data(rows)
+    apart = torch.cdist(model.prior.pseudo_inputs.detach(), model.features(rows))
+    assert float(apart.amin(1).max()) < 0.1
+    assert model.prior.pseudo_inputs.unique(dim=0).shape == (8, 4)
+    model.loss(rows)["kl"].mean().backward()
+    assert float(model.prior.pseudo_inputs.grad.abs().sum()) > 0

@@ -12,7 +12,7 @@ from monge.core.abilities import HasLevels
 from monge.core.rng import make_generator
 from monge.models.latent import _posterior
 from monge.models.latent._posterior import FullCovariancePosterior, IAFPosterior
-from monge.models.latent.vae import MixturePrior
+from monge.models.latent.vae import MixturePrior, VampPrior
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.verify import inference, subjects
 from monge.verify.framework import examine, hold, identities, listed
@@ -51,8 +51,9 @@ def failed(rows):
         ({"posterior": FullCovariancePosterior.Config()}, {"X58", "X59"}),
         ({"posterior": FLOW}, {"X59"}),
         ({"prior": MixturePrior.Config(components=2)}, {"X58", "X59"}),
+        ({"prior": VampPrior.Config(components=2)}, {"X58", "X59"}),
     ],
-    ids=["full", "flow", "mixture"],
+    ids=["full", "flow", "mixture", "vamp"],
 )
 def test_every_posterior_and_prior_holds(fields, ids):
     rows = rows_of(subject("vae", **fields), *ids)

@@ -4,13 +4,18 @@ The encoder outputs the parameters of q(z | x): a factorised Gaussian, a Gaussia
 covariance, or an inverse autoregressive flow. With $z = \mu + \sigma \epsilon$ and
 $\epsilon \sim N(0, I)$, $\log q(z | x) = \sum_j [\log N(\epsilon_j; 0, 1) - \log\sigma_j]$. If
 q is Gaussian and the prior N(0, I), the KL term is analytic. Importance samples tighten the bound.
+
+With total_correlation=w the loss has w times $KL(q(z) \| \prod_d q(z_d))$ besides, of the codes of
+all rows, so that units become independent: beta-TCVAE with beta = 1 + w (Chen et al. 2018), or
+FactorVAE with tc_estimator=discriminator (Kim & Mnih 2018).
 """
 
 from __future__ import annotations
 
 import abc
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -19,20 +24,61 @@ from torch import Generator, Tensor, nn
 from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
-from ...core.config import Configured, Range
+from ...core.config import Configured, Range, title_of
 from ...core.errors import UsageError
-from ...core.model import Defaults, Losses
+from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
-from ...core.train_config import TrainConfig
+from ...core.train_config import OptimiserConfig, TrainConfig
+from ...nn.mlp import MLP
 from ...prob.distributions import normal_log_prob
 from ._elbo import LatentVariableModel, importance_weighted_bound
 from ._encoder_decoder import DenseEncoderDecoder
-from ._posterior import FactorisedPosterior, Posterior, PosteriorSample, bound_log_scale
+from ._posterior import (
+    FactorisedPosterior,
+    IAFPosterior,
+    Posterior,
+    PosteriorSample,
+    bound_log_scale,
+    split_gaussian,
+)
 from ._self_masking import SelfMasking, value_space
+from ._total_correlation import discriminator_loss, log_ratios_in_batch, permute_units
+
+MAX_DENSITIES = 1 << 22
+"""Densities of units of codes that are computed at once."""
+
+
+@dataclass(frozen=True)
+class EncodedInputs:
+    """q(z | u) of a model at inputs u (K, width) of its encoder: features of a row, then encoded
+    conditions. The model is no part of a prior that reads it."""
+
+    model: VAE
+
+    @property
+    def width(self) -> int:
+        return self.model.features.width + self.model.conditions.width
+
+    def outputs(self, u: Tensor) -> Tensor:
+        """The encoder's outputs, (K, H)."""
+        own, model = self.model.features.width, self.model
+        return model.nets.encode(u[:, :own], u[:, own:])
+
+    def log_prob(self, u: Tensor, z: Tensor) -> Tensor:
+        """log q(z | u_k) of codes z (*S, latent) at every input, (*S, K)."""
+        h, count = self.outputs(u), len(u)
+        block = max(MAX_DENSITIES // (count * z.shape[-1]), 1)
+        parts = z.reshape(-1, 1, z.shape[-1]).split(block)
+        each = [self.model.posterior.log_prob(h, part.expand(-1, count, -1)) for part in parts]
+        return torch.cat(each).reshape(*z.shape[:-1], count)
+
+    def sample(self, u: Tensor, noise: Tensor) -> Tensor:
+        """z ~ q(z | u_k) from standard normal noise (K, latent)."""
+        return self.model.posterior.reparameterise(self.outputs(u), noise[None])[0][0]
 
 
 class Prior(Configured, nn.Module, abc.ABC):
-    """p(z) over codes of `latent` units."""
+    """p(z) over codes of `latent` units; `inputs` is what the encoder says of inputs."""
 
     class Config(BaseConfig):
         """Base of the configurations of priors."""
@@ -51,6 +97,9 @@ class Prior(Configured, nn.Module, abc.ABC):
     def sample(self, n: int, generator: Generator | None) -> Tensor:
         """z ~ p(z), (n, latent)."""
 
+    def initialise_from_inputs(self, inputs: Tensor) -> None:
+        """Data-dependent initialisation from inputs (B, width) of the encoder."""
+
 
 class StandardNormalPrior(Prior):
     """N(0, I)."""
@@ -63,7 +112,7 @@ class StandardNormalPrior(Prior):
     zero: Tensor
     is_standard_normal = True
 
-    def __init__(self, config: Config, latent: int) -> None:
+    def __init__(self, config: Config, latent: int, inputs: EncodedInputs) -> None:
         super().__init__()
         self.register_buffer("zero", torch.zeros(latent), persistent=False)
 
@@ -87,7 +136,7 @@ class MixturePrior(Prior):
 
     is_standard_normal = False
 
-    def __init__(self, config: Config, latent: int) -> None:
+    def __init__(self, config: Config, latent: int, inputs: EncodedInputs) -> None:
         super().__init__()
         shape = (config.components, latent)
         self.logits = nn.Parameter(torch.zeros(config.components))
@@ -109,11 +158,52 @@ class MixturePrior(Prior):
         return self.means[which] + bound_log_scale(self.raw)[which].exp() * noise
 
 
+class VampPrior(Prior):
+    """1/K sum_k q(z | u_k): the mean of the posteriors of K learned pseudo-inputs u_k (Tomczak &
+    Welling 2018), which are inputs of the encoder and start as random training rows. The prior
+    that maximises the ELBO is the mean over all rows."""
+
+    class Config(Prior.Config):
+        tag = "prior/vamp"
+        components: Annotated[int, Range(1)] = 100
+        """Number of pseudo-inputs."""
+
+    is_standard_normal = False
+
+    def __init__(self, config: Config, latent: int, inputs: EncodedInputs) -> None:
+        super().__init__()
+        self.latent, self.inputs = latent, inputs
+        self.pseudo_inputs = nn.Parameter(torch.randn(config.components, inputs.width))
+
+    @torch.no_grad()
+    def initialise_from_inputs(self, inputs: Tensor) -> None:
+        """Random rows, moved a little, so that those that are equal become different."""
+        count = len(self.pseudo_inputs)
+        order = torch.randperm(len(inputs), device=inputs.device)
+        rows = inputs[order[torch.arange(count, device=inputs.device) % len(inputs)]]
+        self.pseudo_inputs.copy_(rows + PSEUDO_INPUT_NOISE * torch.randn_like(rows))
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        each = self.inputs.log_prob(self.pseudo_inputs, z)  # (*S, K)
+        return each.logsumexp(-1, keepdim=True) - math.log(each.shape[-1])
+
+    def sample(self, n: int, generator: Generator | None) -> Tensor:
+        u = self.pseudo_inputs
+        which = torch.randint(len(u), (n,), generator=generator, device=u.device)
+        noise = torch.randn(n, self.latent, generator=generator, dtype=u.dtype, device=u.device)
+        return self.inputs.sample(u[which], noise)
+
+
+PSEUDO_INPUT_NOISE = 0.01
+"""Standard deviation of what distinguishes pseudo-inputs from the rows that they start at."""
+
+
 class VAE(LatentVariableModel):
     """p(x | given) = ∫ p(x | z, given) p(z) dz, trained by its evidence lower bound.
 
-    The prior is N(0, I) or a learned mixture (Kingma & Welling 2014; Rezende, Mohamed & Wierstra
-    2014); beta=4 is a beta-VAE (Higgins et al. 2017).
+    The prior is N(0, I) (Kingma & Welling 2014; Rezende, Mohamed & Wierstra 2014), a learned
+    mixture, or the mean of the posteriors of learned pseudo-inputs (VampPrior, Tomczak & Welling
+    2018); beta=4 is a beta-VAE (Higgins et al. 2017).
 
     With missing_mechanism=self a real number is present with probability sigmoid(a + b x), and the
     values of empty cells are integrated out (not-MIWAE, Ipsen et al. 2021). An empty cell that is
@@ -129,10 +219,40 @@ class VAE(LatentVariableModel):
         posterior: Posterior.Config = FactorisedPosterior.Config()
         """Family of q(z | x): factorised, full or iaf."""
         prior: Prior.Config = StandardNormalPrior.Config()
-        """Prior p(z): normal, or mixture."""
+        """Prior p(z): normal, mixture, or vamp."""
+        total_correlation: Annotated[float, Range(0)] = 0.0
+        """Weight of the total correlation of the codes, which favours disentangled ones
+        (beta-TCVAE, FactorVAE); likelihoods are those of the ELBO."""
+        tc_estimator: Literal["minibatch", "discriminator"] = "minibatch"
+        """How the total correlation is estimated: from the posteriors of the batch, or by a
+        discriminator that is trained beside (FactorVAE)."""
+        discriminator: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
+        """Network of tc_estimator=discriminator."""
         missing_mechanism: Literal["independent", "self"] = "independent"
         """Why a cell of a table is empty. independent: given the code, its value does not matter;
         self: a real number hides itself by its own value (not-MIWAE)."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.total_correlation and self.importance_weighted:
+                raise UsageError(
+                    f"total_correlation={self.total_correlation:g} adds to the terms of the ELBO, "
+                    "and the bound of importance_weighted=true has none; use one of them"
+                )
+            if isinstance(self.prior, VampPrior.Config) and isinstance(
+                self.posterior, IAFPosterior.Config
+            ):
+                raise UsageError(
+                    "prior=vamp needs the posterior of every pseudo-input at every code, which "
+                    "posterior=iaf inverts unit by unit; use posterior=factorised or full"
+                )
+            factorised = isinstance(self.posterior, FactorisedPosterior.Config)
+            minibatch = self.tc_estimator == "minibatch"
+            if self.total_correlation and minibatch and not factorised:
+                raise UsageError(
+                    "tc_estimator=minibatch needs the density of each unit, posterior=factorised, "
+                    f"found {title_of(type(self.posterior))}; use tc_estimator=discriminator"
+                )
 
     config: Config
     masking: SelfMasking | None
@@ -144,7 +264,10 @@ class VAE(LatentVariableModel):
         if config.missing_mechanism == "self":
             self.masking = SelfMasking(space, self.head, config.components)
         self.posterior: Posterior = posterior
-        self.prior: Prior = config.prior.build(config.latent)
+        self.prior: Prior = config.prior.build(config.latent, EncodedInputs(self))
+        self.discriminator: MLP | None = None
+        if config.total_correlation and config.tc_estimator == "discriminator":
+            self.discriminator = config.discriminator.build(config.latent, 1)
         if config.estimator == "B" and not (
             self.prior.is_standard_normal and posterior.has_analytic_kl
         ):
@@ -163,7 +286,38 @@ class VAE(LatentVariableModel):
         beta = self.kl_weight(batch.step)
         if self.config.importance_weighted:
             return {"bound": -importance_weighted_bound(log_p, beta * code.log_ratios.sum(-1))}
-        return {"reconstruction": -log_p.mean(0), "kl": beta * self.kl_term(code)}
+        losses = {"reconstruction": -log_p.mean(0), "kl": beta * self.kl_term(code)}
+        if weight := self.config.total_correlation:
+            losses["total_correlation"] = weight * self.code_log_ratios(h, code.z).mean(0)
+        return losses
+
+    def code_log_ratios(self, h: Tensor, z: Tensor) -> Tensor:
+        """Estimates of log q(z) / prod_d q(z_d) over all rows at codes z (S, B, latent), (S, B):
+        their mean is the total correlation."""
+        if self.discriminator is not None:
+            return self.discriminator(z)[..., 0]
+        return log_ratios_in_batch(z, *split_gaussian(h), self.space.rows)
+
+    def loss_of_discriminator(self, batch: Batch) -> Losses:
+        """Codes of the first half of the rows against permuted codes of the second."""
+        assert self.discriminator is not None, "only for tc_estimator=discriminator"
+        with torch.no_grad():
+            h, context = self.encoder_outputs(batch)
+            codes = self.sample_posterior(h, context, self.sample_noise(1, h)).z[0]
+        one, two = codes.tensor_split(2)
+        logits = (self.discriminator(z)[:, 0] for z in (one, permute_units(two)))
+        return {"discriminator": discriminator_loss(*logits)}
+
+    def updates(self) -> list[Update]:
+        if self.discriminator is None:
+            return list(super().updates())
+        other = list(self.discriminator.parameters())
+        moved = {id(param) for param in other}
+        own = [p for p in self.parameters() if p.requires_grad and id(p) not in moved]
+        return [
+            Update("model", self.loss, own),
+            Update("discriminator", self.loss_of_discriminator, other, batches=2),
+        ]
 
     @torch.no_grad()
     def sample(
@@ -186,6 +340,8 @@ class VAE(LatentVariableModel):
         return value_space(space) if config.missing_mechanism == "self" else space
 
     def initialise_from_data(self, batch: Batch) -> None:
+        own = torch.cat([self.features(batch), self.context(batch.given, len(batch))], 1)
+        self.prior.initialise_from_inputs(own)
         if self.masking is None:
             return super().initialise_from_data(batch)
         self.masking.fit(batch.x, batch.observed_mask)
@@ -276,6 +432,15 @@ class VAE(LatentVariableModel):
             batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.9998
         )
         return Defaults(cls.Config(latent=latent, net=net), train_config)
+
+    @classmethod
+    def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
+        """A discriminator learns with the rate and the moments of Kim & Mnih."""
+        proposed = cls.defaults(space)
+        if chosen.get("tc_estimator") != "discriminator":
+            return proposed
+        rates = {"discriminator": OptimiserConfig(lr=1e-4, betas=(0.5, 0.9))}
+        return replace(proposed, train=replace(proposed.train, updates=rates))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

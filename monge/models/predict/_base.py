@@ -142,7 +142,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         per column if there are several targets."""
         x = self.flat(batch.x)
         log_p = self.smooth_labels(self.head.log_prob(params, x), params)  # (B, D)
-        weights = self.tasks * batch.observed_mask.reshape(len(batch), -1)
+        weights = self.tasks * batch.observed_mask.reshape(x.shape)
         if self.config.classes:
             weights = weights * self.classes[x.long()]
         each = -torch.where(weights > 0, weights * log_p, 0.0)
@@ -272,7 +272,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return cast(CanEncode, self.parts["encoder"]).encode(batch).to(self.centre)
 
     def flat(self, x: Tensor) -> Tensor:  # (B, D)
-        return x.reshape(len(x), -1).to(self.out.weight.dtype)
+        return x.reshape(len(x), self.space.dims).to(self.out.weight.dtype)
 
     def to_event(self, x: Tensor) -> Tensor:  # (B, D) -> (B, *event)
         x = x.reshape(-1, *self.space.shape)

@@ -24,6 +24,7 @@ from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Features
 from ...nn.mlp import MLP
 from ...nn.resnet import ResNetFeatures
+from .._views import corrupt_entries, transform_images
 
 
 class RepresentationNet(Configured, nn.Module, abc.ABC):
@@ -122,3 +123,35 @@ class SelfSupervisedEncoder(Model, CanEncode):
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(latent=4, net=DenseRepresentationNet.Config(width=16, depth=1))
+
+
+class TwoViewEncoder(SelfSupervisedEncoder):
+    """h = f(x), trained by what two augmented views of each row have in common."""
+
+    class Config(SelfSupervisedEncoder.Config):
+        rotate: Annotated[float, Range(0, 180)] = 15.0
+        """Images: maximum rotation in degrees."""
+        zoom: Annotated[float, Range(0)] = 0.25
+        """Images: maximum relative change of size."""
+        shift: Annotated[float, Range(0, 0.5)] = 0.1
+        """Images: maximum shift as a share of the size."""
+        noise: Annotated[float, Range(0)] = 0.1
+        """Standard deviation of the noise added to the standardised pixels."""
+        corrupt: Annotated[float, Range(0, 1)] = 0.3
+        """Other rows: share of entries replaced by those of another row."""
+
+    config: Config
+
+    def views(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features (B, F) of two views of each row."""
+        features = self.features(batch)
+        return self.augment(features), self.augment(features)
+
+    def augment(self, features: Tensor) -> Tensor:
+        """An augmented view of rows with features (B, F)."""
+        c = self.config
+        if self.space.is_image:
+            images = features.reshape(-1, *self.space.shape)
+            features = transform_images(images, c.rotate, c.zoom, c.shift).flatten(1)
+            return features + c.noise * torch.randn_like(features)
+        return corrupt_entries(features, self.features.owner, c.corrupt)

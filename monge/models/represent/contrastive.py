@@ -9,12 +9,7 @@ shifted and noisy; in other rows some entries are replaced by those of other row
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
@@ -22,63 +17,21 @@ from ...core.model import Losses
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.info_nce import nt_xent
-from ._base import SelfSupervisedEncoder
+from ._base import TwoViewEncoder
 
 
-def symmetric_uniform(n: int, like: Tensor) -> Tensor:
-    """Uniform in [-1, 1], (n,)."""
-    return 2 * torch.rand(n, dtype=like.dtype, device=like.device) - 1
-
-
-def transform_images(images: Tensor, rotate: float, zoom: float, shift: float) -> Tensor:
-    """Images (B, C, H, W) rotated by up to `rotate` degrees, zoomed by up to the factor
-    1 + zoom and shifted by up to the share `shift` of their size."""
-    n = len(images)
-    angle, size = (
-        math.radians(rotate) * symmetric_uniform(n, images),
-        (1 + zoom) ** symmetric_uniform(n, images),
-    )
-    cos, sin = size * angle.cos(), size * angle.sin()
-    across, down = (
-        2 * shift * symmetric_uniform(n, images),
-        2 * shift * symmetric_uniform(n, images),
-    )
-    rows = torch.stack([cos, -sin, across, sin, cos, down], 1).reshape(n, 2, 3)
-    grid = F.affine_grid(rows, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-
-
-def corrupt_entries(features: Tensor, owner: Tensor, share: float) -> Tensor:
-    """Features (B, F) with each entry replaced by that of another row with probability `share`;
-    the features of one entry, by `owner`, are replaced together."""
-    n, entries = len(features), int(owner[-1]) + 1
-    replaced = torch.rand(n, entries, device=features.device) < share
-    other = torch.randint(n, (n, entries), device=features.device)
-    return torch.where(replaced[:, owner], features.gather(0, other[:, owner]), features)
-
-
-class Contrastive(SelfSupervisedEncoder):
+class Contrastive(TwoViewEncoder):
     """h = f(x), trained by InfoNCE between two views of each row (Chen et al. 2020).
 
     The held-out loss compares settings on the same data only: it grows with the batch size.
     """
 
-    class Config(SelfSupervisedEncoder.Config):
+    class Config(TwoViewEncoder.Config):
         tag = "model/represent.contrastive"
         temperature: Annotated[float, Range(0, open=True)] = 0.2
         """Temperature of the cosine similarities; small focuses on the most similar negatives."""
         projection: MLP.Config = MLP.Config(width=128, depth=1)
         """Projection head from the code to the compared vectors, used in training only."""
-        rotate: Annotated[float, Range(0, 180)] = 15.0
-        """Images: maximum rotation in degrees."""
-        zoom: Annotated[float, Range(0)] = 0.25
-        """Images: maximum relative change of size."""
-        shift: Annotated[float, Range(0, 0.5)] = 0.1
-        """Images: maximum shift as a share of the size."""
-        noise: Annotated[float, Range(0)] = 0.1
-        """Standard deviation of the noise added to the standardised pixels."""
-        corrupt: Annotated[float, Range(0, 1)] = 0.3
-        """Other rows: share of entries replaced by those of another row."""
 
     config: Config
 
@@ -88,15 +41,5 @@ class Contrastive(SelfSupervisedEncoder):
 
     def loss(self, batch: Batch) -> Losses:
         """InfoNCE between the projections of two augmented views of each row."""
-        features = self.features(batch)
-        one, two = (self.project(self.trunk([self.augment(features)])) for _ in range(2))
+        one, two = (self.project(self.trunk([view])) for view in self.views(batch))
         return {"contrast": nt_xent(one, two, self.config.temperature)}
-
-    def augment(self, features: Tensor) -> Tensor:
-        """An augmented view of rows with features (B, F)."""
-        c = self.config
-        if self.space.is_image:
-            images = features.reshape(-1, *self.space.shape)
-            features = transform_images(images, c.rotate, c.zoom, c.shift).flatten(1)
-            return features + c.noise * torch.randn_like(features)
-        return corrupt_entries(features, self.features.owner, c.corrupt)

@@ -1,0 +1,21 @@
+"""Networks whose weights are a moving average of those of another: teachers and targets.
+
+w' <- d w' + (1 - d) w at each step, with d = min(decay, (1 + k) / (10 + k)) at step k, so that
+initial weights are soon forgotten.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def follow(slow: nn.Module, fast: nn.Module, decay: float, step: int) -> Tensor:
+    """Move the weights of `slow` towards those of `fast`, a network of the same layers; how far
+    they were apart, ()."""
+    decay = min(decay, (1 + step) / (10 + step))
+    weights, wanted = list(slow.parameters()), list(fast.parameters())
+    gaps = torch._foreach_sub(wanted, weights)
+    torch._foreach_add_(weights, gaps, alpha=1 - decay)
+    return torch.stack([gap.square().sum() for gap in gaps]).sum().sqrt()
