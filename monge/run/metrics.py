@@ -112,10 +112,11 @@ def labelled(run: Run, source: Dataset, split: str) -> tuple[Tensor, Tensor] | N
     if source.target not in source.fields:
         return None
     label = source.view(event=source.target)
-    rows = Split(label, torch.from_numpy(label.index(split))).whole()
+    index = torch.from_numpy(label.index(split))
+    rows = Split(label, index).whole()
     known = rows.observed_mask.nonzero()[:, 0]
     if not len(known):
         return None
     view = source.view(run.metadata["event"], run.metadata["given"], run.metadata["target"])
     assert isinstance(run.model, CanEncode)
-    return codes(run.model, Split(view, label.index(split)[known])), rows.x[known]
+    return codes(run.model, Split(view, index[known])), rows.x[known]
