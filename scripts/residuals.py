@@ -9,7 +9,7 @@ residual. The room of residuals in standard errors, and of statements that somet
 different, is not judged: their tolerance is a level of chance, or the statement itself. `--json
 FILE` keeps the largest residual of each beside its tolerance and the smallest residual under a
 fault of `monge verify --mutants` that it catches; a file that exists is joined, so that it covers
-several processors and numbers of threads.
+several processors and numbers of threads, which each row names (`seen`).
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def keep(path: Path, found: dict, fault: dict[str, float], seeds: int, threads: 
         row = kept["identities"].setdefault(name, {"largest": -math.inf})
         largest = max(row["largest"], each["largest"])
         row |= {"tolerance": each["tolerance"], "largest": largest, "rounding": each["rounding"]}
+        row["seen"] = sorted({*row.get("seen", []), how})
     for name, value in fault.items():
         kept["identities"].setdefault(name, {})["smallest_fault"] = value
     path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")

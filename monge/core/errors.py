@@ -101,6 +101,8 @@ class DivergenceError(MongeError, ArithmeticError):
     """
 
 
+MAX_PART = 80
+"""Characters of a text or a number that a message repeats, alone or inside another value."""
 MAX_CHOICES, NEAREST_CHOICES = 12, 5
 """Choices that a message lists in full, and how many of the closest it names if there are more."""
 MAX_WORD = 200
@@ -136,6 +138,6 @@ def shortened(found: re.Match[str]) -> str:
 def shown(value: object) -> str:
     """`value` for a message; long or deep values are shortened."""
     cut = reprlib.Repr()
-    cut.maxstring = cut.maxother = cut.maxlong = 80
+    cut.maxstring = cut.maxother = cut.maxlong = MAX_PART
     text = cut.repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -38,6 +38,8 @@ from .distributions import (
 
 UNREACHABLE_CELL = 2**60
 """A cell that no value reaches: the end of open bins, and the position of unused bins."""
+LAST_CELL = UNREACHABLE_CELL // 2
+"""Values further out are in the same bins as this cell."""
 CELLS_PER_STD = 256
 """Cells per standard deviation of a real number; bounds the density of repeated values."""
 
@@ -130,7 +132,7 @@ class Bins(nn.Module):
         """The bin of each number and log p(x | bin), both (B, R); -inf if x has no cell."""
         unit = self.unit.double()
         cell = ((x.double() - self.origin.double()) / unit).floor()
-        near = cell.clamp(-UNREACHABLE_CELL / 2, UNREACHABLE_CELL / 2).T.contiguous()  # (R, B)
+        near = cell.clamp(-LAST_CELL, LAST_CELL).T.contiguous()  # (R, B)
         run = torch.searchsorted(self.low.double(), near, right=True).sub(1).clamp(min=0).T
         below, above, first, last = self.ends(run)
         excess = torch.where(below, first - cell, cell - last)

@@ -113,6 +113,7 @@ class Head(nn.Module):
         self.by_group = nn.ModuleList(
             distribution_of(group, components, levels) for group in groups
         )
+        self.is_one_group = len(groups) == 1  # entries and parameters are in its order
         self.sizes = [len(group.entries) for group in groups]
         self.dims = sum(self.sizes)
         order = torch.cat([group.entries for group in groups])  # (D,): entries, group by group
@@ -237,7 +238,7 @@ class Head(nn.Module):
 
     def params_of(self, params: Tensor) -> list[Tensor]:
         """The parameters of each group, (*S, d, count)."""
-        if len(self.by_group) > 1:
+        if not self.is_one_group:
             params = params[..., self.places]
         lengths = [
             distribution.count * size
@@ -248,13 +249,15 @@ class Head(nn.Module):
 
     def split(self, x: Tensor, axis: int) -> Sequence[Tensor]:
         """The entries of each group."""
-        if len(self.by_group) == 1:
+        if self.is_one_group:
             return [x]
         return x.index_select(axis, self.order).split(self.sizes, axis)
 
     def concat(self, parts: Sequence[Tensor]) -> Tensor:
         """Concatenate groups in the order of the entries, (*S, D)."""
-        return torch.cat(list(parts), -1)[..., self.inverse] if len(parts) > 1 else parts[0]
+        if self.is_one_group:
+            return parts[0]
+        return torch.cat(list(parts), -1)[..., self.inverse]
 
 
 class HeadMarginals(Marginals):

@@ -385,3 +385,11 @@ def test_every_bin_is_written_and_read():
     code = torch.arange(int(codes.runs.live.sum()))[:, None]
     again = codes.sample(code, make_generator(1))
     assert torch.equal(codes.encode(again)[0], code)
+
+
+@pytest.mark.parametrize("name", ["counts", "real"])
+def test_values_beyond_all_cells_are_in_the_outer_bins(name):
+    bins = made(name, True)
+    run, inside = bins.encode(torch.tensor([[-1e30], [1e30]], dtype=torch.float64))
+    assert run[:, 0].tolist() == [0, int(bins.live[0].sum()) - 1]
+    assert inside.isfinite().all()

@@ -137,6 +137,10 @@ BOX = 10.0
 """Half-width of the box outside which the slope is 1, for coordinates near one."""
 BISECTION_STEPS = 48
 """Bisections of the box for a root; a Newton step follows."""
+NEAR_LOG_P = -5.0
+"""Logarithm of a probability above which torch's quantile is a good start."""
+QUANTILE_STEPS = 4
+"""Steps of Newton from there, or from the leading term of a smaller one, to rounding."""
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -241,11 +245,8 @@ class _Quantile(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_p: Tensor) -> Tensor:
-        far = (-2 * log_p.clamp(max=-5)).sqrt()
-        z = torch.where(
-            log_p > -5, torch.special.ndtri(log_p.exp()), (far.log() + HALF_LOG_2PI) / far - far
-        )
-        for _ in range(4):
+        z = torch.where(log_p > NEAR_LOG_P, torch.special.ndtri(log_p.exp()), -(-2 * log_p).sqrt())
+        for _ in range(QUANTILE_STEPS):  # of Newton, from below, where the function is concave
             found = torch.special.log_ndtr(z)
             z = z - (found - log_p) * (found + z.square() / 2 + HALF_LOG_2PI).exp()
         ctx.save_for_backward(log_p, z)
