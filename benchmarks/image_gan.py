@@ -1,6 +1,6 @@
 """Options of image GANs at equal processor time: samples by label, few pictures, styles.
 
-    python -m benchmarks.image_gan DATA [SETTING ...] [--given label] [--seconds 180] [--seed 0]
+    python -m benchmarks.image_gan DATA [SETTING ...] [--given label] [--seconds 180 | --steps N]
 
 fits `dcgan` with these settings for as many steps as take this processor time on one core, found
 by a short fit, so that other work on the machine does not count. Printed are, of at most 2000
@@ -88,13 +88,16 @@ def main() -> None:
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--given", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--truncation", nargs="*", type=float, default=[])
     asked = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder, options = Path(name), {"given": asked.given, "seed": asked.seed}
-        steps = steps_of(folder, asked.seconds, asked.data, *asked.settings, **options)
+        steps = asked.steps or steps_of(
+            folder, asked.seconds, asked.data, *asked.settings, **options
+        )
         run = fitted(
             folder / "run", "dcgan", asked.data, *asked.settings, budget=f"{steps}steps", **options
         )
@@ -102,9 +105,8 @@ def main() -> None:
         real, label = held_out(run, asked.data)
         trained = run.split(None, "train").whole().x[: len(real)].float()
         row["rows"] = len(real)
-        row["coverage of training rows"] = prdc(real.flatten(1), trained.flatten(1))[
-            "coverage"
-        ].value
+        of_train = prdc(real.flatten(1), trained.flatten(1))["coverage"].value
+        row["coverage of training rows"] = round(of_train, 3)
         classifier = None
         if asked.given:
             classifier = fitted(folder / "cnn", "cnn", asked.data, budget="400steps")

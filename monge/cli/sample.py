@@ -103,7 +103,7 @@ def command(
         check_format(found, path)
     if streams(found, count, out, where, options):
         write_tables(sampled_tables(found, count, conditions, options, seed), outs[0])
-        for note in found.notes:
+        for note in found.departures(*options):
             console.note(note)
         result = {"run": str(found.folder), "n": count, "file": str(out), "files": [str(out)]}
         console.result(result, str(out))
@@ -112,7 +112,7 @@ def command(
         x = found.sample_where(count, where, conditions, *options, seed=seed).x
     else:
         x = found.sample_tensor(count, conditions, *options, seed=seed)
-    for note in found.notes:
+    for note in (*found.notes, *found.departures(*options)):
         console.note(note)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()

@@ -417,10 +417,12 @@ class Run(SavedRun):
         """
         seed = int(torch.randint(2**62, ())) if seed is None else seed
         settings = (*settings, *as_settings(options))
+        self.notes = ()
         if where is not None:
             x = self.sample_where(n, where, given, *settings, seed=seed).x
         else:
             x = self.sample_tensor(n, given, *settings, seed=seed)
+        self.notes = (*self.notes, *self.departures(*settings))
         return in_kind(self.view.decode(x), self.form)
 
     def sample_where(
@@ -458,8 +460,14 @@ class Run(SavedRun):
             make_generator(seed, device),
             observed,
         )
-        self.notes = (*found.notes, *departures(model, options))
+        self.notes = found.notes
         return found
+
+    def departures(self, *settings: str) -> tuple[str, ...]:
+        """What to say of samples whose settings change the distribution."""
+        options = sampling_options(self, observed_range(settings)[0])
+        found = self.require(CanSample).departure(options)
+        return (f"{found}: these samples are not of the model's distribution",) if found else ()
 
     def check_count(self, n: int) -> None:
         """Refuse a number of samples that is negative or does not fit into memory."""
@@ -481,7 +489,6 @@ class Run(SavedRun):
         model, options = self.require(CanSample), sampling_options(self, settings)
         generator = make_generator(seed, self.compute.torch_device())
         conditions = encode_conditions(self, given, settings)
-        self.notes = departures(model, options)
         if n <= PART:
             return model.sample(n, conditions, options, generator).cpu()
         return torch.cat(list(self.sample_parts(n, given, *settings, seed=seed)))
@@ -492,7 +499,6 @@ class Run(SavedRun):
         """The same n samples as `sample_tensor`, some at a time: they are drawn in parts of PART
         rows from one generator."""
         model, options = self.require(CanSample), sampling_options(self, settings)
-        self.notes = departures(model, options)
         generator = make_generator(seed, self.compute.torch_device())
         conditions = encode_conditions(self, given, settings)
         for rows in torch.arange(n).split(PART):
@@ -765,12 +771,6 @@ def sampling_options(run: Run, settings: Sequence[str]) -> Config:
         for model in members(run.model):
             model.parts[field] = submodel
     return options
-
-
-def departures(model: CanSample, options: Config) -> tuple[str, ...]:
-    """What to know of samples with options that change the distribution."""
-    found = model.departure(options)
-    return (f"{found}: these samples are not of the model's distribution",) if found else ()
 
 
 def members(model: Model) -> list[Model]:

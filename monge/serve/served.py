@@ -290,9 +290,11 @@ class ServedRun:
         if where or (run.view.constraints and count):
             chosen = run.sample_where(count, where or (), given, *settings, seed=body.seed)
             note = f"{chosen.kept} of {chosen.tried} rows satisfy the conditions"
-            return {"samples": plain_rows(run, run.view.decode(chosen.x)), "notes": [note]}
+            notes = [note, *run.departures(*settings)]
+            return {"samples": plain_rows(run, run.view.decode(chosen.x)), "notes": notes}
         x = run.sample_tensor(count, given, *settings, seed=body.seed)
-        return {"samples": plain_rows(run, run.view.decode(x)), "notes": []}
+        notes = [*run.departures(*settings)]
+        return {"samples": plain_rows(run, run.view.decode(x)), "notes": notes}
 
     def stream(self, body: Any) -> Iterator[dict[str, Any]]:
         run, settings = self.run, settings_of(body.options)

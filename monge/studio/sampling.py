@@ -147,7 +147,8 @@ def draw(run: Run, asked: Asked) -> tuple[Tensor | list[str], str]:
                 f"{found.kept} of {found.tried} rows satisfy the conditions "
                 f"({100 * found.acceptance:.3g} %), sampled by {found.method}"
             )
-        return run.sample_tensor(count, given, *asked.settings, seed=asked.seed), ""
+        x = run.sample_tensor(count, given, *asked.settings, seed=asked.seed)
+        return x, "; ".join(run.departures(*asked.settings))
 
 
 def continued(run: Run, asked: Asked) -> list[str]:
