@@ -208,7 +208,9 @@ class SemiSupervised(WrappedPredictor):
 
     @classmethod
     def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
-        """Settings by the method."""
+        """Settings by the method. Held-out rows are evaluated once, at the end: networks that
+        trust their own labels lose likelihood while they gain accuracy, so that the weights with
+        the best likelihood are early ones; and labels of held-out rows choose nothing."""
         images = default_tag(space) == CONVOLUTIONS
         predictor: Any = find(default_tag(space)).owner.defaults(space).config
         predictor = replace(predictor, dropout=0.0) if images else predictor
@@ -220,6 +222,7 @@ class SemiSupervised(WrappedPredictor):
         own: Any = {"method": method} if method in by_method else {}
         config = cls.Config(predictor=predictor, **own, **by_method.get(method, {}))
         batch = 512 if space.rows >= 5000 else 256
+        steps = max(MIN_STEPS, EPOCHS * space.rows // batch)
         train_config = TrainConfig(
             optimiser="adamw",
             lr=2e-3,
@@ -227,7 +230,8 @@ class SemiSupervised(WrappedPredictor):
             batch_size=batch,
             ema_decay=0.995,
             schedule="cosine",
-            max_steps=max(MIN_STEPS, EPOCHS * space.rows // batch),
+            max_steps=steps,
+            eval_every=steps,
             patience=0,
         )
         data = [f"labelled_share={LABELLED_SHARE}"]
