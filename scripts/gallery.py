@@ -122,7 +122,7 @@ PLANS: dict[str, Plan] = {
     "flow.maf": Plan("moons", steps=800),
     "flow.superres": Plan("digits+low2", steps=300),
     "predict.semi": Plan("digits", ("data.labels=100",), {"target": "label"}, steps=400),
-    "latent.m2": Plan("digits", ("data.labels=100",), {"target": "label"}, steps=400),
+    "predict.m2": Plan("digits", ("data.labels=100",), {"target": "label"}, steps=400),
     "predict.cnn": Plan("digits", options={"target": "label"}, steps=200),
     "predict.resnet": Plan("digits", options={"target": "label"}, steps=100),
     "predict.recurrent": Plan("digits", options={"target": "label"}, steps=200),

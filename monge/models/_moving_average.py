@@ -15,7 +15,8 @@ def follow(slow: nn.Module, fast: nn.Module, decay: float, step: int) -> Tensor:
     """Move the weights of `slow` towards those of `fast`, a network of the same layers; how far
     they were apart, ()."""
     decay = min(decay, (1 + step) / (10 + step))
-    weights, wanted = list(slow.parameters()), list(fast.parameters())
-    gaps = torch._foreach_sub(wanted, weights)
-    torch._foreach_add_(weights, gaps, alpha=1 - decay)
-    return torch.stack([gap.square().sum() for gap in gaps]).sum().sqrt()
+    apart = []
+    for weight, wanted in zip(slow.parameters(), fast.parameters(), strict=True):
+        apart.append((wanted - weight).square().sum())
+        weight.lerp_(wanted, 1 - decay)
+    return torch.stack(apart).sum().sqrt()

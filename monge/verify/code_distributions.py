@@ -117,6 +117,7 @@ def x132_vamp_prior_is_the_mean_of_posteriors() -> Residual:
     )
     model = VAE(config, space).double().eval()
     rows, z = Batch(normal(count, 3)), normal(6, 1, 2).expand(6, count, 2)
+    assert isinstance(model.prior, VampPrior), "the prior of the config"
     model.prior.pseudo_inputs.copy_(model.features(rows))
     own = model.log_posterior(rows, z).logsumexp(1) - math.log(count)  # (6,)
     first = replace(rows, x=rows.x[:1])

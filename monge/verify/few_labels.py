@@ -8,7 +8,7 @@ import torch
 
 from ..core.batch import Batch
 from ..core.space import Space
-from ..models.latent.m2 import marginal_bound
+from ..models.predict.m2 import marginal_bound
 from ..models.predict.mlp import MLPPredictor
 from ..models.predict.semi import SemiSupervised
 from ..models.represent.byol import angle_loss
@@ -88,7 +88,7 @@ def x134_the_angle_is_the_distance_of_directions() -> Residual:
 def x135_the_bound_without_a_label_is_missed_by_a_divergence() -> Residual:
     """sum_y q(y) [L(y) + log p(y) - log q(y)] = log Z - KL(q(y) || p(y) e^L(y) / Z).
 
-    Examines: models.latent.m2.
+    Examines: models.predict.m2.
 
     Source: Kingma, Rezende, Mohamed & Welling 2014, Semi-supervised Learning with Deep Generative
     Models, eq. 7."""

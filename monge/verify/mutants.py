@@ -885,8 +885,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "teacher runs ahead",
         "The average forgets by the share that it should keep.",
         "models._moving_average:follow",
-        "alpha=1 - decay",
-        "alpha=decay",
+        "weight.lerp_(wanted, 1 - decay)",
+        "weight.lerp_(wanted, decay)",
         "x133_the_teacher_is_an_average_of_students",
     ),
     Mutant(
@@ -900,7 +900,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "entropy of the class left out",
         "The bound of a row without a label forgets the entropy of its class.",
-        "models.latent.m2:marginal_bound",
+        "models.predict.m2:marginal_bound",
         "bounds + log_prior - log_q",
         "bounds + log_prior",
         "x135_the_bound_without_a_label_is_missed_by_a_divergence",

@@ -14,7 +14,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.latent.m2 import M2
+from monge.models.predict.m2 import M2
 
 INPUTS = Space(kind="real", shape=(3,), name="x", mean=(0.0,) * 3, scale=(1.0,) * 3)
 
@@ -85,7 +85,7 @@ def test_inputs_of_a_class_are_those_of_the_class(tmp_path, monkeypatch):
     frame = pd.DataFrame({"a": 6 * y + rng.normal(size=300), "b": rng.normal(size=300)})
     frame["y"] = np.where(y, "up", "down").astype(object)
     frame.loc[rng.random(300) < 0.8, "y"] = None
-    run = monge.fit("latent.m2", frame, target="y", budget="150steps", progress=False)
+    run = monge.fit("predict.m2", frame, target="y", budget="150steps", progress=False)
     assert run.evaluate()["accuracy"].value > 0.9
     means = [run.model.sample_inputs(torch.full((200,), code))[:, 0].mean() for code in (0, 1)]
     assert means[1] - means[0] > 3  # down, up
@@ -102,7 +102,7 @@ def test_inputs_of_a_class_are_those_of_the_class(tmp_path, monkeypatch):
 )
 def test_other_parts_are_refused(settings, error):
     with pytest.raises(error):
-        monge.fit("latent.m2", "iris", *settings, target="label", budget="2steps")
+        monge.fit("predict.m2", "iris", *settings, target="label", budget="2steps")
 
 
 def test_other_targets_are_refused():

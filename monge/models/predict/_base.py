@@ -279,6 +279,41 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return x.long() if self.space.kind == "label" else x
 
 
+class WrappedPredictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
+    """p(y | x) of a predictor that is trained in another way than alone."""
+
+    supports_missing = True
+    is_predictor = True
+
+    class Config(Model.Config):
+        """Settings of the model."""
+
+    class SamplingConfig(Predictor.SamplingConfig):
+        """The options of the predictor."""
+
+    class LikelihoodConfig(Predictor.LikelihoodConfig):
+        """The options of the predictor."""
+
+    predictor: Predictor
+
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
+        return self.predictor.likelihood(batch, options, generator)
+
+    def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
+        return self.predictor.marginals(given, options)
+
+    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
+        return self.predictor.mean(given, options)
+
+    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
+        return self.predictor.mode(given, options)
+
+
 def pass_count(options: BaseConfig | None) -> int:
     """How many passes are asked for."""
     return cast(Predictor.SamplingConfig, options).passes if options is not None else 0

@@ -25,26 +25,17 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ...core.abilities import (
-    CanSample,
-    Given,
-    HasLikelihood,
-    HasMarginals,
-    HasMean,
-    HasMode,
-    Likelihood,
-)
+from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range, find, title_of
 from ...core.errors import UsageError
-from ...core.marginals import Marginals
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from .._moving_average import follow
 from .._views import cut_out, mixed_rows, transform_images
-from ._base import Predictor
+from ._base import Predictor, WrappedPredictor
 from ._images import SMALL_SIDE, image_side
 
 DENSE, CONVOLUTIONS = "model/predict.mlp", "model/predict.cnn"
@@ -57,16 +48,14 @@ MIN_STEPS, EPOCHS = 3000, 20
 """Steps of few rows, and how often every row is seen, at least and about."""
 
 
-class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
+class SemiSupervised(WrappedPredictor):
     """p(y | x) of another predictor, trained on rows with a label and on rows without one."""
 
     events = {"label", "binary"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
-    supports_missing = True
-    is_predictor = True
     uses_unlabelled = True
 
-    class Config(Model.Config):
+    class Config(WrappedPredictor.Config):
         tag = "model/predict.semi"
         method: Literal["fixmatch", "pseudo_label", "mean_teacher"] = "fixmatch"
         """What rows without a label are trained towards: the confident class of the weakly
@@ -97,9 +86,6 @@ class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSa
         corrupt: Annotated[float, Range(0, 1)] = 0.2
         """Strong augmentation of other inputs: share of entries replaced by those of other
         rows."""
-
-    SamplingConfig = Predictor.SamplingConfig
-    LikelihoodConfig = Predictor.LikelihoodConfig
 
     config: Config
     predictor: Predictor
@@ -196,16 +182,6 @@ class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSa
         if self.teacher is not None:
             self.teacher.load_state_dict(self.predictor.state_dict())
 
-    # What the predictor can do
-
-    def likelihood(
-        self,
-        batch: Batch | Tensor,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Likelihood:
-        return self.predictor.likelihood(batch, options, generator)
-
     @torch.no_grad()
     def sample(
         self,
@@ -216,15 +192,6 @@ class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSa
     ) -> Tensor:
         """y ~ p(y | x)."""
         return self.predictor.sample(n, given, options, generator)
-
-    def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
-        return self.predictor.marginals(given, options)
-
-    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        return self.predictor.mean(given, options)
-
-    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        return self.predictor.mode(given, options)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
@@ -241,7 +208,9 @@ class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSa
 
     @classmethod
     def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
-        """Settings by the method."""
+        """Settings by the method. Held-out rows are evaluated once, at the end: networks that
+        trust their own labels lose likelihood while they gain accuracy, so that the weights with
+        the best likelihood are early ones; and labels of held-out rows choose nothing."""
         images = default_tag(space) == CONVOLUTIONS
         predictor: Any = find(default_tag(space)).owner.defaults(space).config
         predictor = replace(predictor, dropout=0.0) if images else predictor
@@ -253,6 +222,7 @@ class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSa
         own: Any = {"method": method} if method in by_method else {}
         config = cls.Config(predictor=predictor, **own, **by_method.get(method, {}))
         batch = 512 if space.rows >= 5000 else 256
+        steps = max(MIN_STEPS, EPOCHS * space.rows // batch)
         train_config = TrainConfig(
             optimiser="adamw",
             lr=2e-3,
@@ -260,7 +230,8 @@ class SemiSupervised(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSa
             batch_size=batch,
             ema_decay=0.995,
             schedule="cosine",
-            max_steps=max(MIN_STEPS, EPOCHS * space.rows // batch),
+            max_steps=steps,
+            eval_every=steps,
             patience=0,
         )
         data = [f"labelled_share={LABELLED_SHARE}"]

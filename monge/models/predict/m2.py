@@ -20,35 +20,25 @@ from typing import Annotated, Any
 import torch
 from torch import Generator, Tensor
 
-from ...core.abilities import (
-    CanSample,
-    Given,
-    HasLikelihood,
-    HasMarginals,
-    HasMean,
-    HasMode,
-    Likelihood,
-)
+from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range, find, title_of
 from ...core.errors import UsageError
-from ...core.marginals import Marginals
 from ...core.model import Defaults, Losses, Model
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ..predict._base import Predictor
-from .vae import VAE
+from ._base import Predictor, WrappedPredictor
 
-CLASSIFIER = "model/predict.mlp"
-"""The classifier unless another is chosen."""
+CLASSIFIER, GENERATOR = "model/predict.mlp", "model/latent.vae"
+"""The classifier unless another is chosen, and the model of the inputs given their class."""
 CLASSIFIERS = (CLASSIFIER, "model/predict.cnn", "model/predict.resnet")
 """Those whose loss is -log q(y | x) alone."""
 LABELLED_SHARE = 0.125
 """Share of labelled rows in training."""
 
 
-class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
+class M2(WrappedPredictor):
     """p(y | x) by the classifier q(y | x) of a generative model of x and y (Kingma, Rezende,
     Mohamed & Welling 2014, model M2).
 
@@ -57,12 +47,10 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
 
     events = {"label", "binary"}
     givens = {"real", "binary", "levels", "counts", "columns"}
-    supports_missing = True
-    is_predictor = True
     uses_unlabelled = True
 
-    class Config(Model.Config):
-        tag = "model/latent.m2"
+    class Config(WrappedPredictor.Config):
+        tag = "model/predict.m2"
         classifier: Model.Config | None = None
         """The classifier q(y | x): mlp, cnn or resnet; none: mlp with the settings that it has by
         default."""
@@ -73,9 +61,6 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
         """Weight w of -log q(y | x) of rows with a label. Kingma et al. have a tenth of the number
         of labels."""
 
-    SamplingConfig = Predictor.SamplingConfig
-    LikelihoodConfig = Predictor.LikelihoodConfig
-
     config: Config
     log_prior: Tensor
 
@@ -83,7 +68,7 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
         super().__init__(config, space)
         (self.field,) = space.given
         self.classes = 2 if space.kind == "binary" else space.size
-        self.classifier = build_classifier(config.classifier, space)
+        self.predictor = build_classifier(config.classifier, space)
         self.vae = build_vae(config.vae, space)
         even = torch.full((self.classes,), 1 / self.classes)
         self.register_buffer("log_prior", even.log())  # log p(y); `initialise_from_data` sets it
@@ -92,13 +77,13 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
         """Minus the bounds of rows with and without a label, parts of the mean over all rows, and
         the mean of -w log q(y | x) of the former."""
         n, known = len(batch), batch.observed_mask.reshape(len(batch), -1).all(1)
-        params = self.classifier.params(batch.given, n)
-        (log_q,) = self.classifier.head.values(params)  # (B, K)
+        params = self.predictor.params(batch.given, n)
+        (log_q,) = self.predictor.head.values(params)  # (B, K)
         labelled, rest = batch[known], batch[~known]
         own = self.bounds(labelled, labelled.x.reshape(-1).long())
         own = own + self.log_prior[labelled.x.reshape(-1).long()]
         others = marginal_bound(self.all_bounds(rest), self.log_prior, log_q[~known])
-        nll = self.classifier.weighted_nll(labelled, params[known])["nll"]
+        nll = self.predictor.weighted_nll(labelled, params[known])["nll"]
         weight = self.config.classifier_weight / max(len(labelled), 1)
         terms = {
             "labelled": -own.sum() / n,
@@ -133,22 +118,12 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
 
     def initialise_from_data(self, batch: Batch) -> None:
         """p(y) are the shares of the labelled rows."""
-        self.classifier.initialise_from_data(batch)
+        self.predictor.initialise_from_data(batch)
         y = batch.x.reshape(-1).long()
         self.vae.initialise_from_data(self.inputs(batch, y))
         seen = y[batch.observed_mask.reshape(-1)]
         counts = torch.bincount(seen, minlength=self.classes) + 1.0
         self.log_prior.copy_((counts / counts.sum()).log())
-
-    # What the classifier can do
-
-    def likelihood(
-        self,
-        batch: Batch | Tensor,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Likelihood:
-        return self.classifier.likelihood(batch, options, generator)
 
     @torch.no_grad()
     def sample(
@@ -159,25 +134,16 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
         generator: Generator | None = None,
     ) -> Tensor:
         """y ~ q(y | x)."""
-        return self.classifier.sample(n, given, options, generator)
-
-    def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
-        return self.classifier.marginals(given, options)
-
-    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        return self.classifier.mean(given, options)
-
-    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        return self.classifier.mode(given, options)
+        return self.predictor.sample(n, given, options, generator)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if space.shape:
-            return f"latent.m2 predicts one class, and the target is {space}; use predict.semi"
+            return f"predict.m2 predicts one class, and the target is {space}; use predict.semi"
         if len(space.given) != 1:
             found = ", ".join(space.given) or "none"
             return (
-                f"latent.m2 expects one field that the class is predicted from, found {found}; "
+                f"predict.m2 expects one field that the class is predicted from, found {found}; "
                 "name the class with --target, or use predict.semi"
             )
         return None
@@ -185,7 +151,7 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         classifier: Any = find(CLASSIFIER).owner.defaults(space).config
-        vae: Any = VAE.defaults(input_space(space)).config
+        vae: Any = find(GENERATOR).owner.defaults(input_space(space)).config
         train_config = TrainConfig(batch_size=128, ema_decay=0.995, lr=1e-3)
         config = cls.Config(classifier=classifier, vae=vae)
         return Defaults(config, train_config, (f"labelled_share={LABELLED_SHARE}",))
@@ -194,7 +160,7 @@ class M2(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
             classifier=find(CLASSIFIER).owner.smallest_config(space),
-            vae=VAE.smallest_config(input_space(space)),
+            vae=find(GENERATOR).owner.smallest_config(input_space(space)),
         )
 
 
@@ -216,9 +182,9 @@ def input_space(space: Space) -> Space:
     return replace(part, rows=space.rows, given={space.name: replace(space, given={})})
 
 
-def build_vae(chosen: BaseConfig | None, space: Space) -> VAE:
-    config: Any = chosen or VAE.defaults(input_space(space)).config
-    if not isinstance(config, VAE.Config):
+def build_vae(chosen: BaseConfig | None, space: Space) -> Any:
+    config: Any = chosen or find(GENERATOR).owner.defaults(input_space(space)).config
+    if config.tag != GENERATOR:
         raise UsageError(
             f"expected the settings of a vae, found {title_of(type(config))}; choose vae=vae"
         )
