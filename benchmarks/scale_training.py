@@ -52,7 +52,7 @@ LONGEST_LIFE = 6.0
 """Seconds of training after which a worker is killed at the latest; the first checkpoint is after
 2, the second after 4."""
 STEPS_PER_KILL = 600
-FIT = ("-m", "monge", "fit", "made", "iris", "width=64", "train.patience=0", "-q")
+FIT = ("-m", "monge", "fit", "made", "iris", "width=256", "train.patience=0", "-q")
 
 
 def make_trainer(workers: distributed.Workers, batch: int) -> Trainer:
