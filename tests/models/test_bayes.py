@@ -42,7 +42,7 @@ def config(inference, **fields):
 def trainer(inference):
     torch.manual_seed(0)
     chosen = BayesPredictor.defaults_with(SPACE, {"inference": inference}).train
-    chosen = replace(chosen, lr=0.01, batch_size=40, warmup=0)
+    chosen = replace(chosen, lr=0.03, batch_size=40, warmup=0)
     return Trainer(config(inference).build(SPACE), Rows(rows()), chosen, seed=1)
 
 
