@@ -159,6 +159,7 @@ class BayesPredictor(Predictor, CanDiagnose):
         posterior = Update("posterior", self.fit_posterior, every=self.config.refresh, whole=True)
         return [Update("model", self.loss, trained), posterior]
 
+    @torch.no_grad()
     def initialise_from_data(self, batch: Batch) -> None:
         """Start at the marginal distribution of each target, around which the prior of the bias of
         the last layer lies."""
