@@ -95,6 +95,7 @@ def test_inputs_of_a_class_are_those_of_the_class(tmp_path, monkeypatch):
     ("settings", "error"),
     [
         (["classifier=logistic"], UsageError),
+        (["classifier=cnn"], UsageError),
         (["vae=hvae"], UsageError),
         (["vae.total_correlation=1"], UsageError),
         (["vae.free_bits=1"], UsageError),

@@ -204,4 +204,6 @@ def build_classifier(chosen: BaseConfig | None, space: Space) -> Predictor:
             f"expected classifier={'|'.join(names)}, found {title_of(type(config))}; choose one "
             "of them"
         )
+    if reason := config.owner.unsupported_reason(space):
+        raise UsageError(reason)
     return config.build(space)
