@@ -133,7 +133,7 @@ PLANS: dict[str, Plan] = {
     "predict.recurrent": Plan("digits", options={"target": "label"}, steps=200),
     "autoregressive.wavenet": Plan("sines", steps=300),
     "latent.latent_diffusion": Plan("digits", steps=500),
-    "latent.vqvae": Plan("digits", steps=400),
+    "latent.vqvae": Plan("digits", steps=200),
     "latent.stcn": Plan("sines", steps=250),
     "latent.vrnn": Plan("sines", steps=200),
     "sequence.rnn": Plan("sines", steps=400),
@@ -243,7 +243,7 @@ def show_codes(run: monge.Run, axes: Axes) -> str:
     names = [name for name in codes if name[0] == "z" and name[1:].isdigit()]
     z = plane(torch.tensor(codes[names].to_numpy())).numpy()
     labels = codes["label"].astype(int)
-    axes.scatter(*z.T, s=4, c=[colour(k) for k in labels], linewidths=0)
+    axes.scatter(*z.T, s=20, c=[colour(k) for k in labels], linewidths=0)
     axes.set(xticks=[], yticks=[])
     return "codes of test rows in two dimensions, coloured by their labels, which were not used"
 
@@ -297,9 +297,10 @@ def make(entry: registry.Entry) -> None:
         if result["stopped"] not in FINISHED:
             raise monge.RunError(f"the fit ended before its budget ({result['stopped']})")
         held = history.dropna(subset=["held_out"]) if "held_out" in history else history[:0]
-        two = len(held) > 2 and held["held_out"].nunique() > 1  # no curve of a closed form
+        values = held["held_out"].to_numpy() if len(held) > 2 else np.zeros(1)
+        two = np.ptp(values) > 1e-6 * np.abs(values).max()  # no curve of a closed form
         figure = Figure(figsize=(7.2 if two else 4.0, 2.6), layout="constrained", dpi=90)
-        panels = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
+        panels = figure.subplots(1, 2, width_ratios=(3, 2)) if two else [figure.subplots()]
         shown = left_of(run)(run, panels[0])
         about = result["held_out"]
         if two:
@@ -318,7 +319,7 @@ def make(entry: registry.Entry) -> None:
         "command": f"{command} --budget {plan.steps}steps",
         "data": plan.about,
         "left": shown,
-        "curve": two,
+        "curve": bool(two),
         "held_out": {"value": round(about["value"], 4), "kind": about["kind"]},
         "best": result["step"],
         "version": monge.__version__,

@@ -27,6 +27,8 @@ from monge.cli.main import commands, summary  # noqa: E402
 from monge.cli.main import monge as group  # noqa: E402
 from monge.verify.framework import listed  # noqa: E402
 
+WIDE = "---\nhide: [toc]\n---\n"
+"""Before a page that has no list of its headings, so that its text is wider."""
 SHOWN_DEFAULTS = ("iris", "digits")
 """Data whose default settings a model's page shows."""
 
@@ -280,7 +282,7 @@ def repository_page(name: str) -> str:
 def generated() -> dict[str, Callable[[], str]]:
     """Every page that is not a file of docs/, by its path, and what writes it."""
     pages: dict[str, Callable[[], str]] = {
-        "index.md": partial(repository_page, "README.md"),
+        "index.md": lambda: WIDE + repository_page("README.md"),
         "changes.md": partial(repository_page, "CHANGELOG.md"),
         "contributing.md": partial(repository_page, "CONTRIBUTING.md"),
         "commands.md": commands_page,
