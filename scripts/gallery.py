@@ -3,7 +3,7 @@
     python scripts/gallery.py                 every model that has none yet
     python scripts/gallery.py made flow.maf   these models anew
 
-Each is fitted for some hundred steps, of about twenty seconds of one core together, on data that
+Each is fitted for some hundred steps, which take ten seconds to a minute of one core, on data that
 come with the library or are made here, so a picture shows what a model does, not the best it can
 do. `docs/gallery/NAME.png` has a sample on the left and the held-out metric during training on the
 right; `NAME.json` has the command and the figure that its caption states. Neither is part of the
@@ -46,7 +46,7 @@ FOLDER = ROOT / "docs" / "gallery"
 LARGEST, LARGEST_IN_ALL = 24_000, 900_000
 """Bytes of one picture, and of the folder."""
 GREY, BLUE = "0.7", "C0"
-SECONDS = 25
+SECONDS = 60
 """Of the processor that a picture should take; steps are chosen so that it does."""
 FINISHED = ("budget", "complete", "patience", "refit")
 """How a fit may end that a picture is made of."""
@@ -95,11 +95,11 @@ PAIRS = Plan(phrases, options={"data": {"tokens": "words"}}, about="numbers in w
 LABELS = Plan("digits", options={"target": "label"})
 PLANS: dict[str, Plan] = {
     "adversarial.gan": Plan("ring", steps=1000),
-    "adversarial.wgan": Plan("ring", steps=600),
-    "adversarial.dcgan": Plan("digits", steps=800),
+    "adversarial.wgan": Plan("ring", steps=400),
+    "adversarial.dcgan": Plan("digits", steps=250),
     "adversarial.pix2pix": Plan("digits+edges", steps=400),
-    "adversarial.cyclegan": Plan("digits~digits+edges", steps=300),
-    "autoregressive.deep_nade": Plan("digits+binarise", steps=400),
+    "adversarial.cyclegan": Plan("digits~digits+edges", steps=100),
+    "autoregressive.deep_nade": Plan("digits+binarise", steps=250),
     "autoregressive.gpt": Plan("digits", steps=300),
     "autoregressive.pixelcnn": Plan("digits", steps=250),
     "autoregressive.pixelrnn": Plan("digits", steps=150),
@@ -108,8 +108,8 @@ PLANS: dict[str, Plan] = {
     "baseline.mixture": Plan("pinwheel"),
     "baseline.chow_liu": Plan("digits"),
     "baseline.independent": Plan("digits"),
-    "diffusion.ddpm": Plan("digits", steps=1000),
-    "diffusion.vdm": Plan("digits", steps=800),
+    "diffusion.ddpm": Plan("digits", steps=300),
+    "diffusion.vdm": Plan("digits", steps=300),
     "diffusion.score_sde": Plan("pinwheel", steps=1000),
     "diffusion.consistency": Plan("pinwheel", steps=800),
     "diffusion.d3pm": Plan("digits+binarise", steps=500),
@@ -119,21 +119,21 @@ PLANS: dict[str, Plan] = {
     "diffusion.noisy_classifier": LABELS,
     "energy.ebm": Plan("pinwheel", steps=800),
     "energy.rbm": Plan("digits+binarise", steps=1000),
-    "flow.attribute": Plan("digits", options={"given": ["label"]}, steps=300),
-    "flow.cflow": Plan("digits+edges", steps=300),
+    "flow.attribute": Plan("digits", options={"given": ["label"]}, steps=120),
+    "flow.cflow": Plan("digits+edges", steps=120),
     "flow.cnf": Plan("pinwheel", steps=600),
     "flow.coupling": Plan("checkerboard", steps=800),
-    "flow.glow": Plan("digits", steps=250),
+    "flow.glow": Plan("digits", steps=150),
     "flow.iaf": Plan("moons", steps=500),
     "flow.maf": Plan("moons", steps=800),
     "flow.residual": Plan("moons", steps=400),
-    "flow.superres": Plan("digits+low2", steps=300),
+    "flow.superres": Plan("digits+low2", steps=120),
     "predict.cnn": Plan("digits", options={"target": "label"}, steps=200),
     "predict.resnet": Plan("digits", options={"target": "label"}, steps=100),
     "predict.recurrent": Plan("digits", options={"target": "label"}, steps=200),
     "autoregressive.wavenet": Plan("sines", steps=300),
     "latent.latent_diffusion": Plan("digits", steps=500),
-    "latent.vqvae": Plan("digits", steps=200),
+    "latent.vqvae": Plan("digits", steps=400),
     "latent.stcn": Plan("sines", steps=250),
     "latent.vrnn": Plan("sines", steps=200),
     "sequence.rnn": Plan("sines", steps=400),
@@ -144,8 +144,8 @@ PLANS: dict[str, Plan] = {
     "sequence.seq2seq": PAIRS,
     "sequence.transformer": PAIRS,
     "transport.entropic_map": Plan("eight_gaussians~moons"),
-    "transport.neural_map": Plan("eight_gaussians~moons"),
-    "transport.sinkhorn_generator": Plan("eight_gaussians"),
+    "transport.neural_map": Plan("eight_gaussians~moons", steps=200),
+    "transport.sinkhorn_generator": Plan("eight_gaussians", steps=300),
 }
 
 
