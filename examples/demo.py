@@ -1,7 +1,7 @@
 """One model per family on handwritten digits: fitted, ranked on held-out rows, and sampled.
 
-It is `monge compare digits --one`, with one image at the end: two rows of real digits above two
-rows of samples of each model.
+It is `monge compare digits --one`, with one image at the end: a row of real digits above a row of
+samples of each model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monge.plot.image_grid import as_bytes, grid
 from monge.run import storage
 
 COMMAND = ["compare", "digits", "--one", "--budget", "20s", "--jobs", "2"]
-ACROSS, MARGIN = 16, 110
+ACROSS, MARGIN = 16, 124
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         sys.exit(1)
     out = folder / "demo.png"
     write_image(ranked_runs(folder), out)
-    print(f"{out}: two rows of real digits, then two of each model, the best first")
+    print(f"{out}: a row of real digits, then one of each model, the best first")
 
 
 def ranked_runs(folder: Path) -> list[monge.Run]:
@@ -48,9 +48,9 @@ def ranking_key(run: monge.Run) -> tuple[float, float]:
 
 
 def write_image(runs: list[monge.Run], out: Path) -> None:
-    """Two rows of images for the data and for each model."""
-    real = runs[0].split().whole().x[: 2 * ACROSS].numpy()
-    samples = [run.sample_tensor(2 * ACROSS).numpy() for run in runs]
+    """A row of images for the data and for each model."""
+    real = runs[0].split().whole().x[:ACROSS].numpy()
+    samples = [run.sample_tensor(ACROSS).numpy() for run in runs]
     images = as_bytes(np.concatenate([real, *samples]), runs[0].space)
     sheet = Image.fromarray(grid(images, columns=ACROSS, zoom=4))
     named = Image.new("L", (sheet.width + MARGIN, sheet.height), 255)

@@ -28,6 +28,8 @@ from monge.cli.main import monge as group  # noqa: E402
 from monge.verify.framework import listed  # noqa: E402
 from monge.verify.mutants import MUTANTS  # noqa: E402
 
+WIDE = "---\nhide: [toc]\n---\n"
+"""Before a page that has no list of its headings, so that its text is wider."""
 SHOWN_DEFAULTS = ("iris", "digits")
 """Data whose default settings a model's page shows."""
 
@@ -289,7 +291,7 @@ def repository_page(name: str) -> str:
 def generated() -> dict[str, Callable[[], str]]:
     """Every page that is not a file of docs/, by its path, and what writes it."""
     pages: dict[str, Callable[[], str]] = {
-        "index.md": partial(repository_page, "README.md"),
+        "index.md": lambda: WIDE + repository_page("README.md"),
         "changes.md": partial(repository_page, "CHANGELOG.md"),
         "contributing.md": partial(repository_page, "CONTRIBUTING.md"),
         "commands.md": commands_page,
@@ -330,7 +332,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Identities named in the theory lead to their statements."""
+    """Identities named in the theory lead to their statements, models in guides to their pages."""
+    if page.file.src_uri.startswith("guides/"):
+        return link_models(markdown)
     if page.file.src_uri != "theory.md":
         return markdown
     return "\n".join(
@@ -339,6 +343,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         else line
         for line in markdown.splitlines()
     )
+
+
+def link_models(markdown: str) -> str:
+    """Names of models set as code become links, but for those in blocks of code and in links."""
+    names = [entry.name for entry in registry.entries()]
+    pages = {name.partition(".")[2]: name for name in names} | {name: name for name in names}
+
+    def link(match: re.Match[str]) -> str:
+        page = pages.get(match[1])
+        return f"[{match[0]}](../models/{page}.md)" if page else match[0]
+
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.S | re.M)
+    parts[::2] = [re.sub(r"(?<![\[`])`([\w.]+)`(?![\]`])", link, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

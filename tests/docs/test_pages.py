@@ -155,6 +155,13 @@ def test_pictures_of_models_are_small_and_have_their_captions():
         assert about["command"] in page
 
 
+def test_names_of_models_in_guides_lead_to_their_pages():
+    page = "`made` | [`vae`](x.md) | `prior=gpt`\n```sh\n`rbm`\n```\n`flow.cnf`"
+    found = site().link_models(page)
+    assert found.startswith("[`made`](../models/autoregressive.made.md) | [`vae`](x.md) | `prior=")
+    assert found.endswith("\n```sh\n`rbm`\n```\n[`flow.cnf`](../models/flow.cnf.md)")
+
+
 def test_every_page_is_in_the_navigation():
     import yaml
 

@@ -261,7 +261,7 @@ def test_forecasts_have_times_of_the_type_and_zone_of_the_data(freq, tmp_path):
         "linear_ar", sold, "data.lookback=14", "data.horizon=7", budget="3steps",
         out=tmp_path / "run",
     )  # fmt: skip
-    after = times[-1] + pd.tseries.frequencies.to_offset(freq) * np.arange(1, 8)
+    after = pd.date_range(times[-1], periods=8, freq=freq)[1:]
     for found in (fitted.forecast(n=5), run.load(tmp_path / "run").forecast(7, sold, n=5)):
         assert found["when"].dtype == sold["when"].dtype
         assert (found["when"] == after).all()

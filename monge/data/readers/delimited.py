@@ -42,6 +42,8 @@ BLANKS = re.compile(rb'((?:^|(?<=[ \t]))"[^"\n]*")|[ \t\v\f]+', re.M)
 """A quoted cell, or what stands between cells that are cut by blanks."""
 SNIFFED = 50
 """Lines that decide what separates cells, and whether the first of them is names."""
+EXACT_FLOATS = (3, 1)
+"""From this version on pandas parses a number as the nearest float without being asked to."""
 NEWLINE, QUOTE, SPACE = b'\n" '
 BLOCK, LARGEST, SHARE = 2**19, 2**22, 5
 """Bytes that are read at a time after the opening: at first, at most, and 1/SHARE of what was read
@@ -565,13 +567,25 @@ def parse_block(block: Block, layout: Layout, path: Path, **more: Any) -> pd.Dat
         "na_values": list(NOTHING),
         "dtype_backend": "numpy_nullable",
         "low_memory": False,
+        "float_precision": None if pandas_version() >= EXACT_FLOATS else "round_trip",
     }
     if content.startswith(codecs.BOM_UTF8):  # pandas removes one, which is part of a cell here
         content = codecs.BOM_UTF8 + content
     try:
-        return pd.read_csv(io.BytesIO(content), **options | more)
+        frame = pd.read_csv(io.BytesIO(content), **options | more)
+        for name in frame.columns[frame.dtypes == "UInt64"]:
+            if frame[name].isna().any():  # before 3.1 pandas takes 2^64 - 1 for a missing cell
+                text = pd.read_csv(io.BytesIO(content), **options | {"dtype": str} | more)[name]
+                frame[name] = pd.array([int(cell) for cell in text], "UInt64")
+        return frame
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise DataError(f"{path} cannot be read as a table ({error}); fix the file") from error
+
+
+def pandas_version() -> tuple[int, ...]:
+    import pandas as pd
+
+    return tuple(int(part) for part in pd.__version__.split(".")[:2])
 
 
 def is_unfiltered(cells: Any) -> bool:

@@ -5,11 +5,11 @@ $p(x) = \int p(z_1) \prod_t p(z_s | z_t)\, p(x | z_0)$ with
 $p(z_s | z_t) = q(z_s | z_t, \hat x(z_t))$ (Sohl-Dickstein et al. 2015; Ho et al. 2020). The loss
 is $E\, w(\lambda_t) |\epsilon - \hat\epsilon(z_t, \lambda_t)|^2$ with the weight
 
-elbo     $\frac{T}{2} (e^{\lambda_s - \lambda_t} - 1)$, or $-\frac12 \lambda'$ in continuous time:
-         the bound;
-simple   that which makes it the unweighted error of what the network predicts;
-snr      1: $SNR \cdot |x - \hat x|^2$;
-min_snr  $\min(SNR, \gamma) / SNR$ (Hang et al. 2023).
+- `elbo`: $\frac{T}{2} (e^{\lambda_s - \lambda_t} - 1)$, or $-\frac12 \lambda'$ in continuous time:
+  the bound;
+- `simple`: that which makes it the unweighted error of what the network predicts;
+- `snr`: 1, that is $SNR \cdot |x - \hat x|^2$;
+- `min_snr`: $\min(SNR, \gamma) / SNR$ (Hang et al. 2023).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@ r"""Score-based model (SDE): the gradient of log p at every noise level, with La
 
 $s(z, t) \approx \nabla_z \log p_t(z)$ for $z = \alpha_t x + \sigma_t \epsilon$, learned by one of
 
-denoising  $E\, \tfrac12 |s + \epsilon / \sigma|^2$ (Vincent 2011);
-implicit   $E[\mathrm{tr}\, \nabla s + \tfrac12 |s|^2]$ (Hyvarinen 2005), which needs no pairs;
-sliced     $E[e^T (\nabla s) e + \tfrac12 |s|^2]$, $E\, e e^T = I$ (Song et al. 2019),
+- `denoising`: $E\, \tfrac12 |s + \epsilon / \sigma|^2$ (Vincent 2011);
+- `implicit`: $E[\mathrm{tr}\, \nabla s + \tfrac12 |s|^2]$ (Hyvarinen 2005), which needs no pairs;
+- `sliced`: $E[e^T (\nabla s) e + \tfrac12 |s|^2]$, $E\, e e^T = I$ (Song et al. 2019),
 
 each times $\sigma^2$ and with t spread evenly. They differ by constants: all have their minimum at
 the score of $p_t$. Samples follow annealed Langevin dynamics (Song & Ermon 2019), or any sampler.

@@ -5,11 +5,11 @@ step: entries are made nearly normal one at a time, y = g(x), and y is taken as
 $N(\mu, L L^\top)$, so that $w = L^{-1} (y - \mu)$ is N(0, I) under b. With E = 0 the model is b,
 and p is a density whatever the weights, as E grows linearly at most. Two losses learn E:
 
-contrastive divergence  $E(x) - E(\tilde x)$ with $\tilde x \sim p$, whose gradient is that of
-    $-\log p(x)$ (Hinton 2002). Samples come from a replay buffer of chains that go on from step to
-    step, a few of them starting anew from b (Du & Mordatch 2019).
-noise-contrastive estimation  logistic regression of data against samples of b. Its optimum is
-    $-E(x) = \log p(x) / b(x)$, the normaliser included (Gutmann & Hyvärinen 2010).
+- contrastive divergence: $E(x) - E(\tilde x)$ with $\tilde x \sim p$, whose gradient is that of
+  $-\log p(x)$ (Hinton 2002). Samples come from a replay buffer of chains that go on from step to
+  step, a few of them starting anew from b (Du & Mordatch 2019).
+- noise-contrastive estimation: logistic regression of data against samples of b. Its optimum is
+  $-E(x) = \log p(x) / b(x)$, the normaliser included (Gutmann & Hyvärinen 2010).
 
 A move of a chain is Langevin's or, with several leaps, Hamiltonian: a momentum $m \sim N(0, I)$ is
 drawn, kicks $m \leftarrow m - \frac{\epsilon}{2} \nabla E$ stand before and after a turn of (w, m)
