@@ -814,7 +814,9 @@ class View:
             if not given.ndim:
                 check_category(field.codec, field.name, str(given))
             cells = given if given.ndim else np.array([str(given)], object)
-            columns[field.name] = as_tensor(field.codec.encode(cells, locate_value(field.name)))
+            found = as_tensor(field.codec.encode(cells, locate_value(field.name)))
+            assert not isinstance(found, Ragged), "a column of a table is one number per row"
+            columns[field.name] = found
         sizes = {len(column) for column in columns.values()} - {1}
         if len(sizes) > 1:
             raise DataError(

@@ -143,7 +143,7 @@ def x125_annealed_weights_have_the_mean_z() -> Residual:
     model.net = Bowl()
     known = -dims / 2 * (math.log(k) + m * m * (k - 1) / k)
     generator = make_generator(int(torch.randint(1 << 30, ())))
-    start, noise = (make(20_000, generator) for make in (model.sample_base, model.move_noise))
+    start, noise = model.sample_base(20_000, generator), model.move_noise(20_000, generator)
     path = NormalPath(model.evaluate, 1, torch.full((1, 1), 0.5, dtype=torch.float64))
     _, log_weight = path.run(start, 4, noise)
     ratio = (log_weight - known).exp()  # its mean is 1

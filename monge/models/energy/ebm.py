@@ -319,9 +319,8 @@ class EBM(Model, HasLikelihood, CanSample, HasScore):
         """log Z and its standard error; that of the base is 0."""
         generator = make_generator(seed, self.mean.device)
         path = self.tune(options.leaps, generator)
-        start, noise = (
-            make(options.runs, generator) for make in (self.sample_base, self.move_noise)
-        )
+        start = self.sample_base(options.runs, generator)
+        noise = self.move_noise(options.runs, generator)
         return log_mean(path.run(start, options.temperatures, noise)[1])
 
     def likelihood(
