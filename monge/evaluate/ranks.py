@@ -123,7 +123,7 @@ def statistics(
 
     def draw(index: Tensor) -> Tensor:
         given = every[index].to(device).given
-        return model.sample(len(index), given, generator=generator).cpu()  # type: ignore[attr-defined]
+        return model.sample(len(index), given, generator=generator).cpu()
 
     x, _ = draw_obeying(draw, len(every), obeys)
     values = [batch.x.reshape(n, 1, -1).double(), x.reshape(n, DRAWS, -1).double()]
