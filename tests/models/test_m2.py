@@ -48,6 +48,7 @@ def test_terms_by_hand():
     model, batch = few()
     model.initialise_from_data(batch)
     model.eval()
+    torch.nn.init.normal_(model.predictor.out.weight)  # so that rows have different classes
     torch.manual_seed(2)
     losses = model.loss(batch)
     labelled, rest = batch[batch.observed], batch[~batch.observed]
