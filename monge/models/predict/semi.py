@@ -44,8 +44,8 @@ PREDICTORS = (DENSE, CONVOLUTIONS, "model/predict.resnet", "model/predict.recurr
 """Those whose loss is -log p(y | x) alone."""
 LABELLED_SHARE = 0.125
 """Share of labelled rows in training: one for seven without a label (Sohn et al. 2020)."""
-MIN_STEPS, EPOCHS = 3000, 20
-"""Steps of few rows, and how often every row is seen, at least and about."""
+BATCH, MIN_STEPS, EPOCHS = 256, 3000, 20
+"""Rows of a step; steps of few rows; how often each of many rows is seen."""
 
 
 class SemiSupervised(WrappedPredictor):
@@ -221,13 +221,12 @@ class SemiSupervised(WrappedPredictor):
         method = chosen.get("method", "fixmatch")
         own: Any = {"method": method} if method in by_method else {}
         config = cls.Config(predictor=predictor, **own, **by_method.get(method, {}))
-        batch = 512 if space.rows >= 5000 else 256
-        steps = max(MIN_STEPS, EPOCHS * space.rows // batch)
+        steps = max(MIN_STEPS, EPOCHS * space.rows // BATCH)
         train_config = TrainConfig(
             optimiser="adamw",
             lr=2e-3,
             weight_decay=0.02,
-            batch_size=batch,
+            batch_size=BATCH,
             ema_decay=0.995,
             schedule="cosine",
             max_steps=steps,
