@@ -160,12 +160,12 @@ def parse_condition(view: View, text: str) -> ColumnCondition:
             f"--where: expected {kind_of_values(codec)} for {name}, found {text!r}; write "
             f"{name}{sign}VALUE with such a value"
         ) from None
-    assert isinstance(codes, Tensor), "a column of a table is one number per row"
+    assert isinstance(codes, np.ndarray), "a column of a table is one number per row"
     named = isinstance(codec, Categorical) and MISSING in codec.names
     return ColumnCondition(
         name,
         sign,  # type: ignore[arg-type]
-        tuple(codes.double().tolist()),
+        tuple(codes.astype(float).tolist()),
         text.strip(),
         codec.names.index(MISSING) if named else None,  # type: ignore[attr-defined]
     )

@@ -34,10 +34,10 @@ MAX_STANDARD_ERRORS = 5.5
 """Standard errors by which one of some hundred means may be off."""
 
 
-def x140_a_projection_reads_the_ratio_of_class_conditionals() -> Residual:
+def x136_a_projection_reads_the_ratio_of_class_conditionals() -> Residual:
     """Normals of data and model in each class: a(x, y) = log p(x|y)/q(x|y).
 
-    Examines: models.adversarial._conditioning.ProjectionConditioning.
+    Examines: models.adversarial._conditioning.
 
     Source: Miyato & Koyama 2018, cGANs with Projection Discriminator, sec. 3."""
     x = torch.linspace(-9, 9, 2001, dtype=torch.float64)
@@ -61,10 +61,10 @@ def x140_a_projection_reads_the_ratio_of_class_conditionals() -> Residual:
     return Residual(gap(logits()[:, near], (logs[0] - logs[1])[:, near]), 1e-4)
 
 
-def x141_the_best_class_head_mixes_data_and_model() -> Residual:
+def x137_the_best_class_head_mixes_data_and_model() -> Residual:
     """C* = (p(x,y) + q(x,y))/(p(x) + q(x)); if q = p, -E log C* = H(y|x).
 
-    Examines: models.adversarial._conditioning.AuxiliaryConditioning.
+    Examines: models.adversarial._conditioning.
 
     Source: Odena, Olah & Shlens 2017, Conditional Image Synthesis with Auxiliary Classifier GANs,
     sec. 4; Shu, Bui & Ermon 2017, AC-GAN Learns a Biased Distribution, sec. 2."""
@@ -92,7 +92,7 @@ def x141_the_best_class_head_mixes_data_and_model() -> Residual:
     return Residual(most(worst), 1e-6)
 
 
-def x141_both_players_are_charged_for_labels() -> Residual:
+def x137_both_players_are_charged_for_labels() -> Residual:
     """The losses of both players hold -log C(y|G(z))/2 at their fake rows.
 
     Examines: models.adversarial.dcgan.
@@ -117,10 +117,10 @@ def x141_both_players_are_charged_for_labels() -> Residual:
     return Residual(most(worst), 1e-12)
 
 
-def x142_truncated_noise_is_normal_between_its_ends() -> Residual:
+def x138_truncated_noise_is_normal_between_its_ends() -> Residual:
     """Truncated noise has the distribution function of N(0, 1) cut at 2 psi.
 
-    Examines: models._generator.truncate.
+    Examines: models._generator.
 
     Source: Brock, Donahue & Simonyan 2019, Large Scale GAN Training for High Fidelity Natural
     Image Synthesis, sec. 3.1; Robert 1995, Simulation of Truncated Normal Variables, sec. 2."""
@@ -134,10 +134,10 @@ def x142_truncated_noise_is_normal_between_its_ends() -> Residual:
     return Residual(most(worst), 1e-12)
 
 
-def x143_demodulated_weights_have_unit_norm() -> Residual:
+def x139_demodulated_weights_have_unit_norm() -> Residual:
     """Weights of an output map have norm 1 for every style, by impulses.
 
-    Examines: models.adversarial._image_generators.ModulatedConv.
+    Examines: models.adversarial._image_generators.
 
     Source: Karras et al. 2020, Analyzing and Improving the Image Quality of StyleGAN, sec. 2.2,
     eq. 1 to 3."""
@@ -158,10 +158,10 @@ def x143_demodulated_weights_have_unit_norm() -> Residual:
     return Residual(most(worst), 1e-5)
 
 
-def x143_a_truncated_style_keeps_its_mean() -> Residual:
+def x139_a_truncated_style_keeps_its_mean() -> Residual:
     """w' = m + psi (w - m): styles keep their mean, deviations times psi.
 
-    Examines: models.adversarial._image_generators.StyleGenerator.
+    Examines: models.adversarial._image_generators.
 
     Source: Karras, Laine & Aila 2019, A Style-Based Generator Architecture for Generative
     Adversarial Networks, appendix B."""
@@ -180,10 +180,10 @@ def x143_a_truncated_style_keeps_its_mean() -> Residual:
     return Residual(most(gap(cut - mean, 0.3 * (whole - mean)), gap(mean[:1], mean)), 1e-12)
 
 
-def x144_equal_distributions_stay_equal_under_augmentation() -> Residual:
+def x140_equal_distributions_stay_equal_under_augmentation() -> Residual:
     """If G(z) ~ x, then T(G(z)) ~ T(x): moments of pixels, standard errors.
 
-    Examines: models.adversarial.dcgan, models.adversarial._augmentation.
+    Examines: models.adversarial.dcgan.
 
     Source: Zhao et al. 2020, Differentiable Augmentation for Data-Efficient GAN Training, sec.
     3.2."""
@@ -209,10 +209,10 @@ def x144_equal_distributions_stay_equal_under_augmentation() -> Residual:
     return Residual(most(float(error.amax()) for error in errors), MAX_STANDARD_ERRORS)
 
 
-def x144_augmentation_passes_gradients_on() -> Residual:
+def x140_augmentation_passes_gradients_on() -> Residual:
     """The slope of D(T(x)) at x is that of differences, and not 0.
 
-    Examines: models.adversarial.dcgan, models.adversarial._augmentation.
+    Examines: models.adversarial.dcgan.
 
     Source: Zhao et al. 2020, Differentiable Augmentation for Data-Efficient GAN Training, sec.
     3.2."""

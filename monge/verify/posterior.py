@@ -24,7 +24,7 @@ from ..models.latent.vae import VAE
 from ..prob.laplace import LaplacePosterior, gauss_newton
 from ..solve.mcmc import split_rhat, stein_direction
 from ._helpers import gap, most, normal
-from .framework import Control, Residual
+from .framework import Residual
 from .latent import INTEGRATED, MAX_STANDARD_ERRORS, evidence
 
 ROWS = 4000
@@ -36,28 +36,17 @@ DIGITS = 6.0
 check in a million fails by chance."""
 
 
-def x150_ranks_among_posterior_samples_are_uniform() -> Residual:
+def x141_ranks_among_posterior_samples_are_uniform() -> Residual:
     """(theta, x) ~ p, theta_1..L ~ p(theta|x): #{theta_l < theta} is uniform on 0..L.
 
     theta ~ N(0, 1) and x | theta ~ N(theta, 1), so that theta | x ~ N(x/2, 1/2); theta and the
     samples are rounded, and ties are broken at random.
 
-    Examines: evaluate.ranks.ranks_of, evaluate.ranks.Ranks.counts, evaluate.ranks.uniformity.
+    Examines: evaluate.ranks.
 
     Source: Talts et al. 2018, Validating Bayesian Inference Algorithms with Simulation-Based
     Calibration, theorem 1."""
     return Residual(unevenness(math.sqrt(0.5)), DIGITS)
-
-
-def r150_a_narrow_posterior_has_uniform_ranks() -> Control:
-    """Wrong: samples of N(x/2, 0.8^2 / 2) leave the ranks of theta uniform.
-
-    Examines: evaluate.ranks.ranks_of, evaluate.ranks.uniformity.
-
-    Source: Talts et al. 2018, Validating Bayesian Inference Algorithms with Simulation-Based
-    Calibration, sec. 4.2."""
-    exact = math.sqrt(0.5)
-    return Control(unevenness(0.8 * exact), unevenness(exact), DIGITS)
 
 
 def unevenness(scale: float) -> float:
@@ -70,7 +59,7 @@ def unevenness(scale: float) -> float:
     return -math.log10(max(uniformity(ranks.counts()[0]), 1e-300))
 
 
-def x151_annealed_weights_have_the_mean_p_of_x(model: VAE, batch: Batch) -> Residual:
+def x142_annealed_weights_have_the_mean_p_of_x(model: VAE, batch: Batch) -> Residual:
     """E w = p(x) of chains from p(z) by four temperatures, in standard errors.
 
     Where the encoder says nothing, chains start at the prior, and weights are bounded as p(x | z)
@@ -89,7 +78,7 @@ def x151_annealed_weights_have_the_mean_p_of_x(model: VAE, batch: Batch) -> Resi
     )
 
 
-def x152_one_temperature_is_importance_sampling(
+def x143_one_temperature_is_importance_sampling(
     model: LatentVariableModel, batch: Batch
 ) -> Residual:
     """ais(1 temperature) = log mean p(x,z)/q(z|x).
@@ -105,10 +94,10 @@ def x152_one_temperature_is_importance_sampling(
     return Residual(float((importance - ais).abs().amax()), 1e-9)
 
 
-def x153_laplace_is_exact_for_linear_gaussian_models() -> Residual:
+def x144_laplace_is_exact_for_linear_gaussian_models() -> Residual:
     """y | W ~ N(F W, s^2), W ~ N(0, I/a): covariance and evidence are those of the Gaussian.
 
-    Examines: prob.laplace.gauss_newton, prob.laplace.LaplacePosterior.
+    Examines: prob.laplace.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, eq. 3.54 and 3.86; Daxberger et
     al. 2021, Laplace Redux, sec. 2."""
@@ -127,10 +116,10 @@ def x153_laplace_is_exact_for_linear_gaussian_models() -> Residual:
     return Residual(most(gap(found.root @ found.root.T, covariance), gap(evidence, exact)), 1e-9)
 
 
-def x154_the_precision_has_the_highest_evidence() -> Residual:
+def x145_the_precision_has_the_highest_evidence() -> Residual:
     """d log p(y) / d a = 0 at the precision that is chosen, with W at its maximum for it.
 
-    Examines: prob.laplace.LaplacePosterior.
+    Examines: prob.laplace.
 
     Source: MacKay 1992, Bayesian Interpolation, sec. 4; Bishop 2006, Pattern Recognition and
     Machine Learning, eq. 3.92."""
@@ -149,10 +138,10 @@ def x154_the_precision_has_the_highest_evidence() -> Residual:
     return Residual(float((slope * precision).abs()), 1e-6)
 
 
-def x155_the_error_of_a_move_is_of_second_order() -> Residual:
+def x146_the_error_of_a_move_is_of_second_order() -> Residual:
     """H' - H of a move through a time t by steps e is O(e^2): a quarter for half the step.
 
-    Examines: models._annealing.leap.
+    Examines: models._annealing.
 
     Source: Neal 2011, MCMC Using Hamiltonian Dynamics, sec. 2.3 and 5.2; Shahbaba et al. 2014,
     Split Hamiltonian Monte Carlo, sec. 2."""
@@ -172,10 +161,10 @@ def x155_the_error_of_a_move_is_of_second_order() -> Residual:
     return Residual(float((ratio - 4).abs().median()), 0.1)
 
 
-def x156_steins_direction_vanishes_at_the_distribution() -> Residual:
+def x147_steins_direction_vanishes_at_the_distribution() -> Residual:
     """E_p[k(w',w) grad log p(w') + grad_w' k(w',w)] = 0, and one particle climbs.
 
-    Examines: solve.mcmc.stein_direction.
+    Examines: solve.mcmc.
 
     Source: Liu & Wang 2016, Stein Variational Gradient Descent: A General Purpose Bayesian
     Inference Algorithm, sec. 2 and 3."""
@@ -192,14 +181,14 @@ def x156_steins_direction_vanishes_at_the_distribution() -> Residual:
     )
 
 
-def x157_chains_that_agree_have_rhat_one() -> Residual:
+def x148_chains_that_agree_have_rhat_one() -> Residual:
     """R-hat^2 = (S-1)/S + var(chain means) / mean(var within): 1 if halves agree.
 
     The states of two chains are those of one set in four orders, so that all halves have one mean
     and one variance; moved apart by d standard deviations the chains have
     R-hat^2 = (S-1)/S + d^2 / 3.
 
-    Examines: solve.mcmc.split_rhat.
+    Examines: solve.mcmc.
 
     Source: Gelman et al. 2013, Bayesian Data Analysis, eq. 11.4."""
     base = normal(50)

@@ -371,9 +371,9 @@ def test_a_fit_runs_no_trial_steps(monkeypatch, run_cli, table):
 
 def test_a_scoring_option_that_a_model_lacks_is_named_with_those_it_has(run_json, run_cli):
     run_json("fit", "vae", "digits", "--budget", "2steps")
-    code, _, err = run_cli("score", "vae-digits", "method=ode")
+    code, _, err = run_cli("score", "vae-digits", "solver=ode")
     assert code == 2
-    for part in ("latent.vae", "'method'", "samples", "refine"):
+    for part in ("latent.vae", "'solver'", "samples", "refine"):
         assert part in err
     code, _, err = run_cli("predict", "vae-digits")
     assert code == 2

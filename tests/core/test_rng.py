@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from monge.core.errors import UsageError
+from monge.core.keyed_bits import scramble
 from monge.core.rng import (
     MAX_SEED,
     check_seed,
@@ -14,7 +15,6 @@ from monge.core.rng import (
     keyed_uniform,
     make_generator,
     reseed,
-    scramble,
     seed_of,
 )
 

@@ -21,7 +21,7 @@ def test_gaps_are_one_if_every_factor_has_a_coordinate_and_zero_if_two_share_it(
 ):
     def factors(model, rows: Split):
         views = [fitted.source().view(event=name) for name in FACTORS]
-        index = views[0].index("train")
+        index = torch.from_numpy(views[0].index("train"))
         return torch.stack([Split(view, index).whole().x.flatten() for view in views], 1).float()
 
     monkeypatch.setattr("monge.run.metrics.codes", factors)

@@ -51,9 +51,9 @@ class DiscriminatorConditioning(Configured, abc.ABC):
         """What the discriminator reads, (B, C + channels, *sides)."""
         return image
 
+    @abc.abstractmethod
     def logit(self, out: Tensor, context: Tensor) -> Tensor:
         """The logit that a row is real, (B,), from the outputs (B, 1 + outputs)."""
-        return out[:, 0]
 
     def class_loss(self, out: Tensor, context: Tensor) -> Tensor | None:
         """What both players add to their losses for a row, (B,)."""
@@ -73,6 +73,9 @@ class ConcatConditioning(DiscriminatorConditioning):
 
     def inputs(self, image: Tensor, context: Tensor) -> Tensor:
         return self.maps.beside(image, context)
+
+    def logit(self, out: Tensor, context: Tensor) -> Tensor:
+        return out[:, 0]
 
 
 class ProjectionConditioning(DiscriminatorConditioning):
@@ -117,6 +120,9 @@ class AuxiliaryConditioning(DiscriminatorConditioning):
                 )
         self.outputs = conditions.width
         self.sizes = [part.size for part in space.given.values() for _ in range(part.dims)]
+
+    def logit(self, out: Tensor, context: Tensor) -> Tensor:
+        return out[:, 0]
 
     def class_loss(self, out: Tensor, context: Tensor) -> Tensor | None:
         """-weight / 2 log C(y | x), summed over labels; an unknown label, whose features are 0,

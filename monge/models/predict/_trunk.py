@@ -12,6 +12,8 @@ from ...core.errors import DataError, UsageError
 from ...core.model import Model
 from ...core.space import Space
 from ...nn.inputs.features import Conditions
+from ...nn.layers.dropout import GaussianNoise, dropout
+from ...nn.mlp import MLP as Network
 
 
 class Trunk(nn.Module, abc.ABC):
@@ -34,6 +36,23 @@ class FlatTrunk(Trunk):
 
     def forward(self, given: Given) -> Tensor:
         return self.conditions(given, len(next(iter(given.values()))))
+
+
+class MLPTrunk(Trunk):
+    """Hidden layers over everything given."""
+
+    def __init__(self, config: Network.Config, inputs: Space) -> None:
+        super().__init__()
+        self.flat = FlatTrunk(inputs)
+        widths = config.widths or (config.width,) * config.depth
+        self.width = widths[-1] if widths else self.flat.width
+        before = replace(config, widths=widths[:-1], depth=0)
+        self.net: Network = before.build(self.flat.width, config.maps * self.width)
+        self.act, self.drop = config.function(), dropout(config.dropout)
+        self.noise = GaussianNoise(config.noise)
+
+    def forward(self, given: Given) -> Tensor:  # (B, width)
+        return self.drop(self.noise(self.act(self.net(self.flat(given)))))
 
 
 def encoder_input(space: Space, encoder: Model | None) -> tuple[str | None, Space]:

@@ -39,8 +39,7 @@ from ...prob.laplace import LaplacePosterior, gauss_newton, positive_part
 from ...solve.mcmc import DualAveraging, split_rhat, stein_direction
 from .._annealing import Chains, evaluate_energy, leap
 from ._base import Predictor, Spread, pass_count
-from ._trunk import Trunk
-from .mlp import MLPTrunk
+from ._trunk import MLPTrunk, Trunk
 
 FIRST_STEP, TARGET_ACCEPTANCE = 0.01, 0.8
 """Step size of the first move of a chain, and the acceptance rate that is sought."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,30 +13,12 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.layers.dropout import GaussianNoise, dropout
 from ...nn.mlp import MLP as Network
 from ._base import Predictor
-from ._trunk import FlatTrunk, Trunk
+from ._trunk import MLPTrunk, Trunk
 
 SMALL_DATA_ROWS = 1000
 """Training rows below which a small network does as well and trains faster."""
-
-
-class MLPTrunk(Trunk):
-    """Hidden layers over everything given."""
-
-    def __init__(self, config: Network.Config, inputs: Space) -> None:
-        super().__init__()
-        self.flat = FlatTrunk(inputs)
-        widths = config.widths or (config.width,) * config.depth
-        self.width = widths[-1] if widths else self.flat.width
-        before = replace(config, widths=widths[:-1], depth=0)
-        self.net: Network = before.build(self.flat.width, config.maps * self.width)
-        self.act, self.drop = config.function(), dropout(config.dropout)
-        self.noise = GaussianNoise(config.noise)
-
-    def forward(self, given: Given) -> Tensor:  # (B, width)
-        return self.drop(self.noise(self.act(self.net(self.flat(given)))))
 
 
 class MLPPredictor(Predictor):

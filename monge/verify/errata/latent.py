@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from .._helpers import gap, jacobian, most, normal
 from .._random_flows import DIMS, autoregressive, coupling, log_base
 from ..framework import Control
 from ..inference import table
+from ..posterior import DIGITS, unevenness
 from ..subjects import SPACES, build, random_rows
 
 ROUNDING = 1e-12
@@ -228,3 +230,14 @@ def r89_autoregressive_flows_are_flows() -> Control:
     volume = torch.linalg.slogdet(jacobian(lambda v: layer.inverse(v)[0], x))[1]
     right = most(gap(log_det, volume), gap(again, x), gap(back, -volume))
     return Control(gap(log_base(x), log_base(z) + volume), right, 1e-10)
+
+
+def r126_a_narrow_posterior_has_uniform_ranks() -> Control:
+    """Common error: samples of a posterior that is too narrow pass by ranks; correct: of p(z | x).
+
+    Examines: evaluate.ranks.
+
+    Source: Talts et al. 2018, Validating Bayesian Inference Algorithms with Simulation-Based
+    Calibration, sec. 4.2."""
+    exact = math.sqrt(0.5)
+    return Control(unevenness(0.8 * exact), unevenness(exact), DIGITS)
