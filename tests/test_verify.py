@@ -128,6 +128,7 @@ ELSEWHERE = {
 }
 """Models checked in their own tests."""
 ALONE = {
+    "bayes",
     "cyclegan",
     "ae",
     "contrastive",

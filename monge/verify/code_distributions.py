@@ -37,7 +37,7 @@ def posteriors() -> tuple[Tensor, Tensor]:
 
 
 def x131_total_correlation_of_a_whole_batch() -> Residual:
-    """E_q(z) log q(z) / prod_d q(z_d) of all rows in one batch is KL(q(z) || prod_d q(z_d)).
+    """E_q log q(z) / prod_d q(z_d) over all rows is KL(q(z) || prod_d q(z_d)).
 
     The mean over codes is a Gauss-Hermite sum, the divergence an integral over a grid.
 
@@ -83,8 +83,7 @@ def x131_random_batches_estimate_the_density_of_codes() -> Residual:
 
 
 def x131_the_best_discriminator_is_the_log_ratio() -> Residual:
-    """The gradient of the discriminator's loss is 0 at log q(z) / prod_d q(z_d), whose mean is the
-    total correlation.
+    """The loss of a discriminator is least at log q(z) / prod_d q(z_d).
 
     Examines: models.latent._total_correlation.
 
@@ -104,7 +103,7 @@ def x131_the_best_discriminator_is_the_log_ratio() -> Residual:
 
 
 def x132_vamp_prior_is_the_mean_of_posteriors() -> Residual:
-    """With rows as pseudo-inputs, p(z) = 1/K sum_k q(z|x_k), and samples of it have its mean.
+    """With rows as pseudo-inputs p(z) = 1/K sum_k q(z|x_k), and samples agree.
 
     Examines: models.latent.vae.
 

@@ -30,8 +30,7 @@ def small(method: str, **settings: object) -> SemiSupervised:
 
 
 def x133_pseudo_labels_cost_at_most_the_entropy() -> Residual:
-    """-log max_k p_k <= H(p), with equality where all classes that have any probability have the
-    same: pseudo-labels lower a bound of the entropy.
+    """-log max_k p_k <= H(p), with equality for evenly shared classes.
 
     Examines: models.predict.semi.
 
@@ -55,8 +54,7 @@ def x133_pseudo_labels_cost_at_most_the_entropy() -> Residual:
 
 
 def x133_the_teacher_is_an_average_of_students() -> Residual:
-    """After K steps the teacher's weights are sum_k (1 - d_k) prod_{j > k} d_j w_k, with the
-    initial ones where k = 0 and d_0 = 0.
+    """Weights of a teacher: sum_k (1 - d_k) prod_{j > k} d_j w_k, d_0 = 0.
 
     Examines: models.predict.semi.
 
@@ -86,7 +84,7 @@ def x134_the_angle_is_the_distance_of_directions() -> Residual:
 
 
 def x135_the_bound_without_a_label_is_missed_by_a_divergence() -> Residual:
-    """sum_y q(y) [L(y) + log p(y) - log q(y)] = log Z - KL(q(y) || p(y) e^L(y) / Z).
+    """sum_y q(y) [L_y + log p_y - log q_y] = log Z - KL(q || p_y e^L_y / Z).
 
     Examines: models.predict.m2.
 

@@ -37,7 +37,7 @@ check in a million fails by chance."""
 
 
 def x141_ranks_among_posterior_samples_are_uniform() -> Residual:
-    """(theta, x) ~ p, theta_1..L ~ p(theta|x): #{theta_l < theta} is uniform on 0..L.
+    """The rank of theta among samples of p(theta|x) is uniform on 0..L.
 
     theta ~ N(0, 1) and x | theta ~ N(theta, 1), so that theta | x ~ N(x/2, 1/2); theta and the
     samples are rounded, and ties are broken at random.
@@ -95,7 +95,7 @@ def x143_one_temperature_is_importance_sampling(
 
 
 def x144_laplace_is_exact_for_linear_gaussian_models() -> Residual:
-    """y | W ~ N(F W, s^2), W ~ N(0, I/a): covariance and evidence are those of the Gaussian.
+    """y|W ~ N(F W, s^2), W ~ N(0, I/a): covariance and evidence are exact.
 
     Examines: prob.laplace.
 
@@ -117,7 +117,7 @@ def x144_laplace_is_exact_for_linear_gaussian_models() -> Residual:
 
 
 def x145_the_precision_has_the_highest_evidence() -> Residual:
-    """d log p(y) / d a = 0 at the precision that is chosen, with W at its maximum for it.
+    """d log p(y) / d a = 0 at the chosen precision, with W at its maximum.
 
     Examines: prob.laplace.
 
@@ -139,7 +139,7 @@ def x145_the_precision_has_the_highest_evidence() -> Residual:
 
 
 def x146_the_error_of_a_move_is_of_second_order() -> Residual:
-    """H' - H of a move through a time t by steps e is O(e^2): a quarter for half the step.
+    """H' - H of a move by steps e is O(e^2): a quarter for half the step.
 
     Examines: models._annealing.
 
@@ -162,7 +162,7 @@ def x146_the_error_of_a_move_is_of_second_order() -> Residual:
 
 
 def x147_steins_direction_vanishes_at_the_distribution() -> Residual:
-    """E_p[k(w',w) grad log p(w') + grad_w' k(w',w)] = 0, and one particle climbs.
+    """E_p[k grad log p(w') + grad_w' k] = 0, and one particle climbs.
 
     Examines: solve.mcmc.
 
@@ -182,7 +182,7 @@ def x147_steins_direction_vanishes_at_the_distribution() -> Residual:
 
 
 def x148_chains_that_agree_have_rhat_one() -> Residual:
-    """R-hat^2 = (S-1)/S + var(chain means) / mean(var within): 1 if halves agree.
+    """R-hat^2 = (S-1)/S + var(chain means)/mean(var): 1 if halves agree.
 
     The states of two chains are those of one set in four orders, so that all halves have one mean
     and one variance; moved apart by d standard deviations the chains have
