@@ -26,7 +26,7 @@ from typing import (
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Len
-from pydantic import BaseModel, ConfigDict, StringConstraints, create_model
+from pydantic import BaseModel, ConfigDict, StringConstraints, create_model, model_validator
 from pydantic import Field as About
 from typing_extensions import TypedDict
 
@@ -57,8 +57,9 @@ MAX_ROWS = 10_000
 """Most rows, codes, texts or samples of one request."""
 MAX_TEXT = 100_000
 """Most characters of one text."""
-MAX_SETTING = 10_000
-"""Most of a whole number among the options: steps, passes, samples."""
+MAX_SETTING = 1000
+"""Most of a whole number among the options (steps, passes, samples), and of the product of those
+that a request gives, with which its work grows: it cannot be ended before it is done."""
 MAX_SEED = 2**63 - 1
 LARGEST = float(np.finfo(np.float32).max)
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -303,7 +304,24 @@ def options_type(kind: Any, name: str) -> Any:
         if plain is not None:
             text = helps[key]
             fields[key] = (plain, About(None, description=text))  # null only if left out
-    return create_model(name, __base__=Strict, **fields)  # type: ignore[call-overload]
+    return create_model(name, __base__=LimitedOptions, **fields)  # type: ignore[call-overload]
+
+
+class LimitedOptions(Strict):
+    """Options whose whole numbers ask for no more work than a request may."""
+
+    @model_validator(mode="after")
+    def check_work(self) -> LimitedOptions:
+        given = {
+            name: value
+            for name, value in self.model_dump(exclude_none=True).items()
+            if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 1
+        }
+        if math.prod(map(abs, given.values())) > MAX_SETTING:
+            raise ValueError(
+                f"a product of {' and '.join(given)} of at most {MAX_SETTING}"
+            )  # the sentence is made of it by `refusal`
+        return self
 
 
 def plain_type(hint: Any) -> Any:

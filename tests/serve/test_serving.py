@@ -621,3 +621,13 @@ def test_the_command_line_says_which_extra_is_missing(folder, monkeypatch, capsy
     monkeypatch.setattr(builtins, "__import__", missing)
     assert attempt(["serve", str(folder / "table")]) == 2
     assert "monge[serve]" in capsys.readouterr().err
+
+
+def test_options_that_multiply_to_too_much_are_refused():
+    from monge.models.latent.vae import VAE
+    from monge.serve.requests import MAX_SETTING, options_type
+
+    kind = options_type(VAE.LikelihoodConfig, "ScoreOptions")
+    assert kind(temperatures=MAX_SETTING, samples=1).temperatures == MAX_SETTING
+    with pytest.raises(ValueError, match=rf"samples.*temperatures.*{MAX_SETTING}"):
+        kind(temperatures=MAX_SETTING // 2, samples=3)

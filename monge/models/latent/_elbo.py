@@ -46,8 +46,8 @@ from ...core.abilities import (
     Likelihood,
 )
 from ...core.batch import Batch, as_batch, broadcast_conditions
-from ...core.config import MAX_LAYERS, Range, find, name_of, title_of
 from ...core.config import Config as BaseConfig
+from ...core.config import Range, find, name_of, title_of
 from ...core.errors import UsageError
 from ...core.model import Model, new_optimiser, take_step
 from ...core.rng import derive_seed, keyed_normal, keyed_uniform, make_generator, seed_of
@@ -268,7 +268,7 @@ class LatentVariableModel(
         ais a single chain."""
         temperatures: Annotated[int, Range(1)] = 100
         """ais: distributions between q(z | x) and p(z | x)."""
-        leaps: Annotated[int, Range(1, MAX_LAYERS)] = 3
+        leaps: Annotated[int, Range(1, 50)] = 3
         """ais: leapfrog steps of a move."""
         refine: Annotated[int, Range(0)] = 0
         """Gradient steps that refine each row's posterior (semi-amortised inference)."""
