@@ -1,7 +1,8 @@
 r"""Identities of the distribution that codes have over all rows, $q(z) = \frac1N \sum_n q(z|x_n)$.
 
 Its total correlation is $KL(q(z) \| \prod_d q(z_d))$; the prior that maximises the ELBO is q(z)
-itself, of which a VampPrior is the mean over learned inputs.
+itself, of which a VampPrior is the mean over learned inputs. A ladder multiplies the prior of a
+level by a Gaussian of the data.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.space import Space
 from ..models.latent._encoder_decoder import DenseEncoderDecoder
+from ..models.latent._hierarchy import HierarchicalModel
 from ..models.latent._total_correlation import (
     discriminator_loss,
     log_ratios_in_batch,
     log_row_weights,
 )
+from ..models.latent.hvae import HVAE
 from ..models.latent.vae import VAE, VampPrior
 from ._helpers import most, normal
 from .framework import Residual
@@ -124,3 +127,29 @@ def x132_vamp_prior_is_the_mean_of_posteriors() -> Residual:
     samples, codes = model.prior.sample(4000, None), model.encode(rows)
     error = (samples.mean(0) - codes.mean(0)).abs() / (samples.std(0) / 4000**0.5)
     return Residual(most(gap / 1e-10, float(error.amax()) / 5.0), 1.0)
+
+
+def x149_ladder_posterior_is_the_prior_times_a_gaussian_of_data() -> Residual:
+    """q(z_1|z_2,x) = p(z_1|z_2) N(z_1; mu(x), sigma(x)^2) / integral.
+
+    The product is normalised by the trapezoidal rule.
+
+    Examines: models.latent.hvae.
+
+    Source: Sønderby et al. 2016, Ladder Variational Autoencoders, eq. 17-19."""
+    space = Space(kind="real", shape=(3,), mean=(0.0,) * 3, scale=(1.0,) * 3)
+    model = HVAE(replace(HVAE.smallest_config(space), inference="ladder"), space).double().eval()
+    for parameter in model.parameters():
+        parameter.copy_(0.5 * normal(*parameter.shape))
+    batch = Batch(normal(ROWS, 3))
+    axis, top = torch.linspace(-30, 30, 20 * CELLS + 1, dtype=torch.float64), normal(1, ROWS, 1)
+    top = top.expand(len(axis), ROWS, 1)
+    z = torch.cat([axis[:, None, None].expand_as(top), top], -1)  # (CELLS, ROWS, 2)
+    path = model.path_of(batch, z)
+    of_data = HierarchicalModel.level_posterior(
+        model, 0, {1: top}, *model.encoder_outputs(batch), None
+    )
+    log_product = (path.p[0].log_prob(path.z[0]) + of_data.log_prob(path.z[0])).squeeze(-1)
+    product = log_product.exp() / (log_product.exp().sum(0) * (axis[1] - axis[0]))
+    found = path.q[0].log_prob(path.z[0]).squeeze(-1).exp()
+    return Residual(float((found - product).abs().amax()), 1e-10)

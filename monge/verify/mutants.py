@@ -790,6 +790,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "x141_ranks_among_posterior_samples_are_uniform",
     ),
     Mutant(
+        "ladder without precisions",
+        "A ladder averages the means of prior and data evenly.",
+        "models.latent._hierarchy:LevelGaussian.times",
+        "torch.lerp(other.mean, self.mean, share)",
+        "torch.lerp(other.mean, self.mean, 0.5)",
+        "x149_ladder_posterior_is_the_prior_times_a_gaussian_of_data",
+    ),
+    Mutant(
         "momentum halved",
         "Annealed codes move with half the momentum.",
         "models.latent._elbo:LatentVariableModel.move_noise",

@@ -20,11 +20,16 @@ from monge.models.latent.mhvae import MHVAE
 from monge.nn.mlp import MLP
 
 BITS = Space(kind="binary", shape=(6,), mean=(0.5,))
-KINDS = [HVAE.Config(), HVAE.Config(inference="bottom-up"), MHVAE.Config()]
+KINDS = [
+    HVAE.Config(),
+    HVAE.Config(inference="bottom-up"),
+    MHVAE.Config(),
+    HVAE.Config(inference="ladder"),
+]
 
 
 def named(config: HierarchicalModel.Config) -> str:
-    return f"{type(config).owner.__name__}{'-up' if 'bottom-up' in str(config) else ''}"
+    return f"{type(config).owner.__name__}-{getattr(config, 'inference', 'chain')}"
 
 
 def build(
@@ -143,6 +148,7 @@ def changes(model: HierarchicalModel, call, level: int) -> list[bool]:
         (KINDS[0], [False, False, True], [False, False, True], [True, True, True]),
         (KINDS[1], [False, False, True], [True, False, False], [True, True, True]),
         (KINDS[2], [False, False, True], [True, False, False], [True, False, False]),
+        (KINDS[3], [False, False, True], [False, False, True], [True, True, True]),
     ],
     ids=str,
 )

@@ -63,7 +63,11 @@ def test_every_posterior_and_prior_holds(fields, ids):
 
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [("hvae", {}), ("mhvae", {}), ("hvae", {"inference": "bottom-up"})],
+    [
+        ("hvae", {}),
+        ("mhvae", {}),
+        *(("hvae", {"inference": each}) for each in ("bottom-up", "ladder")),
+    ],
     ids=str,
 )
 def test_levels_hold(name, fields):

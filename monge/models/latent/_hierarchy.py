@@ -53,6 +53,12 @@ class LevelGaussian:
         narrower = self.log_scale - other.log_scale
         return 0.5 * (gap.square() + (2 * narrower).exp() - 1) - narrower
 
+    def times(self, other: LevelGaussian) -> LevelGaussian:
+        """The normalised product of both densities: precisions add, means are weighted by them."""
+        log_precision = torch.logaddexp(-2 * self.log_scale, -2 * other.log_scale)
+        share = (-2 * self.log_scale - log_precision).exp()
+        return LevelGaussian(torch.lerp(other.mean, self.mean, share), -log_precision / 2)
+
 
 @dataclass(frozen=True)
 class LevelPath:
@@ -146,14 +152,15 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         """The levels in the order of q; `choose` returns the code of a level."""
         z: dict[int, Tensor] = {}
         q: dict[int, LevelGaussian] = {}
+        p: dict[int, LevelGaussian] = {}
         for t in reversed(self.levels) if self.top_down else self.levels:
-            q[t] = self.level_posterior(t, z, h, context)
+            if self.top_down:
+                p[t] = self.level_prior(t, z, h, context)
+            q[t] = self.level_posterior(t, z, h, context, p.get(t))
             z[t] = choose(t, q[t])
-        return LevelPath(
-            [z[t] for t in self.levels],
-            [q[t] for t in self.levels],
-            [self.level_prior(t, z, h, context) for t in self.levels],
-        )
+        if not self.top_down:
+            p = {t: self.level_prior(t, z, h, context) for t in self.levels}
+        return LevelPath(*([each[t] for t in self.levels] for each in (z, q, p)))
 
     def level_prior(
         self, level: int, z: dict[int, Tensor], like: Tensor, context: Tensor
@@ -166,8 +173,14 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         return LevelGaussian(mean, bound_log_scale(raw))
 
     def level_posterior(
-        self, level: int, z: dict[int, Tensor], h: Tensor, context: Tensor
+        self,
+        level: int,
+        z: dict[int, Tensor],
+        h: Tensor,
+        context: Tensor,
+        prior: LevelGaussian | None,
     ) -> LevelGaussian:
+        """q(z_t | ., x); `prior` is p(z_t | levels above) where those are known."""
         known = [z[t] for t in self.posterior_parents(level)]
         *direct, row = h.split([*self.direct, self.config.summary], -1)
         if self.direct[level]:

@@ -2,7 +2,8 @@ r"""Hierarchical VAE (HVAE): levels of codes, each conditioned on all levels abo
 
 $p(x, z_{1:T}) = p(z_T) \prod_{t=1}^{T-1} p(z_t | z_{>t}) \, p(x | z_{1:T})$. Inference is
 top-down, $q(z_T | x) \prod_t q(z_t | z_{>t}, x)$, or bottom-up,
-$q(z_1 | x) \prod_t q(z_t | z_{<t}, x)$.
+$q(z_1 | x) \prod_t q(z_t | z_{<t}, x)$, or a ladder: top-down with
+$q(z_t | z_{>t}, x) \propto p(z_t | z_{>t}) \, N(z_t; \mu_t(x), \sigma_t^2(x))$.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.model import Losses
 from ._elbo import importance_weighted_bound
-from ._hierarchy import HierarchicalModel
+from ._hierarchy import HierarchicalModel, LevelGaussian
 
 
 class HVAE(HierarchicalModel):
     """p(x | given) = ∫ p(x | z_1..z_T) prod_t p(z_t | z_t+1..z_T) dz.
 
-    With top-down inference (Sonderby et al. 2016; Kingma et al. 2016) the KL term of each level is
-    analytic; with bottom-up inference (Rezende, Mohamed & Wierstra 2014) it is sampled.
+    With top-down inference (Kingma et al. 2016) or a ladder (Sønderby et al. 2016) the KL term of
+    each level is analytic; with bottom-up inference (Rezende, Mohamed & Wierstra 2014) it is
+    sampled.
     """
 
     class Config(HierarchicalModel.Config):
         tag = "model/latent.hvae"
-        inference: Literal["top-down", "bottom-up"] = "top-down"
-        """Order in which q samples the levels."""
+        inference: Literal["top-down", "ladder", "bottom-up"] = "top-down"
+        """Order in which q samples the levels; a ladder is top-down, and multiplies the prior of a
+        level by a Gaussian of the data."""
 
     config: Config
 
@@ -62,12 +65,14 @@ class HVAE(HierarchicalModel):
 
     @property
     def top_down(self) -> bool:
-        return self.config.inference == "top-down"
+        return self.config.inference != "bottom-up"
 
     def prior_parents(self, level: int) -> Sequence[int]:
         return self.levels[level + 1 :]
 
     def posterior_parents(self, level: int) -> Sequence[int]:
+        if self.config.inference == "ladder":
+            return []  # the prior, by which q is multiplied, reads the levels above
         return self.prior_parents(level) if self.top_down else self.levels[:level]
 
     def posterior_reads_data(self, level: int) -> bool:
@@ -75,3 +80,17 @@ class HVAE(HierarchicalModel):
 
     def decoder_levels(self) -> Sequence[int]:
         return self.levels
+
+    def level_posterior(
+        self,
+        level: int,
+        z: dict[int, Tensor],
+        h: Tensor,
+        context: Tensor,
+        prior: LevelGaussian | None,
+    ) -> LevelGaussian:
+        q = super().level_posterior(level, z, h, context, prior)
+        is_top = level == self.levels[-1]
+        if self.config.inference != "ladder" or prior is None or is_top:
+            return q
+        return q.times(prior)  # N(z_t; mu_t(x), sigma_t^2(x)) p(z_t | z_>t), normalised
