@@ -24,9 +24,10 @@ from monge.train.loop import evaluate_ema, fit
 from monge.train.trainer import Trainer
 
 KINDS = ("real", "binary", "levels", "label", "counts", "columns")
-LIKELIHOOD_STEPS, SAMPLE_STEPS, ADVERSARIAL_STEPS = 60, 100, 250
+FEW_STEPS, LIKELIHOOD_STEPS, SAMPLE_STEPS, ADVERSARIAL_STEPS = 20, 60, 100, 250
 """Training steps by kind of model: a sample distance improves later than a likelihood, and
-adversarial training, which starts from noise, is the slowest."""
+adversarial training, which starts from noise, is the slowest. Few suffice where nothing has to
+improve."""
 SLOW_TRAINING = {
     "adversarial.dcgan": {"lr": 1e-3, "ema_decay": 0.98},
     "diffusion.consistency": {"lr": 1e-3},
@@ -86,11 +87,42 @@ def subjects(*abilities: type) -> Iterator[tuple[str, str, str]]:
             yield from ((entry.name, *pair) for pair in supported(entry.name))
 
 
-def every(*abilities: type, given: bool | None = None, finite: bool = False, field: str = ""):
+def is_adversarial(name: str) -> bool:
+    """Whether it makes samples that another network judges."""
+    abilities = set(registry.entry(name).abilities)
+    judged = abilities & {HasCritic.ability, HasDiscriminator.ability}
+    return bool(judged) and not registry.entry(name).is_predictor
+
+
+def is_long(name: str, kind: str, given: str, improves: bool) -> bool:
+    """Whether a subject is left to the slow suite: conditions are encoded alike for all kinds of
+    events, so that one kind with each suffices, and adversarial fits that improve are long."""
+    pairs = supported(name)
+    if improves and is_adversarial(name):
+        return (kind, given) != pairs[0]
+    plain = [pair for pair in pairs if not pair[1]]
+    alike = [pair for pair in pairs if pair[1] == given]
+    return bool(plain and given) and (kind, given) != alike[0]
+
+
+def every(
+    *abilities: type,
+    given: bool | None = None,
+    finite: bool = False,
+    field: str = "",
+    improves: bool = False,
+):
     """Run a check on every subject with these abilities, and with a field of this name in its
-    `SamplingConfig`; all checks of a subject run in one process, which trains it once."""
+    `SamplingConfig`; all checks of a subject run in one process, which trains it once. A check
+    that a fit `improves` has a longer fit of adversarial models."""
     cases = [
-        pytest.param(name, kind, condition, id="-".join(filter(None, (name, kind, condition))))
+        pytest.param(
+            name,
+            kind,
+            condition,
+            id="-".join(filter(None, (name, kind, condition))),
+            marks=[pytest.mark.slow] if is_long(name, kind, condition, improves) else [],
+        )
         for name, kind, condition in subjects(*abilities)
         if given in (None, bool(condition))
         and small_data.is_finite(dataset(kind, "")[0]) >= finite
@@ -153,22 +185,21 @@ def subject(name: str, kind: str, given: str) -> Subject:
 
 
 @functools.cache
-def trained(name: str, kind: str, given: str):
+def trained(name: str, kind: str, given: str, improves: bool = False):
     """The model of a subject after short training in float64, in evaluation mode; its held-out
-    metric before and after."""
+    metric before and after. An adversarial one is trained long only if it is to improve."""
     case = subject(name, kind, given)
     train, valid = (small_data.Rows(rows.all.double()) for rows in (case.train, case.valid))
     trainer = Trainer(case.build().double(), train, case.train_config, seed=1)
     scorer = HeldOutScorer(trainer.model, valid)
     before = evaluate_ema(trainer, scorer)
-    adversarial = isinstance(trainer.model, (HasCritic, HasDiscriminator))
-    if isinstance(trainer.model, HasLikelihood):
-        steps = LIKELIHOOD_STEPS
-    elif adversarial and not case.model_class.is_predictor:
-        steps = ADVERSARIAL_STEPS
+    if is_adversarial(name):
+        steps = ADVERSARIAL_STEPS * case.pace if improves else FEW_STEPS
+    elif isinstance(trainer.model, HasLikelihood):
+        steps = LIKELIHOOD_STEPS * case.pace
     else:
-        steps = SAMPLE_STEPS
-    for _ in fit(trainer, Budget(steps=steps * case.pace)):
+        steps = SAMPLE_STEPS * case.pace
+    for _ in fit(trainer, Budget(steps=steps)):
         pass
     after = evaluate_ema(trainer, scorer)
     trainer.ema.put(trainer.ema.weights)

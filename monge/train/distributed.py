@@ -245,19 +245,23 @@ class SharedGradients:
     """Gradients that processes of one machine sum in memory that they share. Each writes its own
     into a part of the memory and, once all have, adds all parts in the order of the processes, so
     that the sums are the same to the last bit in every process. Messages only say that all are
-    done: a connection of the processor to itself copies each byte several times."""
+    done: a connection of the processor to itself copies each byte several times. Every other sum
+    has memory of its own: who may write it again has heard of all that they are done with the sum
+    in between, hence with the one before."""
 
     def __init__(
         self, params: Sequence[nn.Parameter], workers: Workers, memory: Sequence[Tensor]
     ) -> None:
-        """`memory` has a part of `shared_bytes` for each process."""
+        """`memory` has two parts of `shared_bytes` for each process, those of one sum after those
+        of the other."""
         self.params, self.workers = params, workers
-        self.parts = [list(views(part, params)) for part in memory]
+        parts = [list(views(part, params)) for part in memory]
+        self.parts, self.other = parts[: workers.size], parts[workers.size :]
 
     def write(self) -> None:
-        """Write the gradients of this process, once no other reads those before; a gradient that
-        is None is 0."""
-        self.workers.barrier()
+        """Write the gradients of this process; a gradient that is None is 0. All processes must
+        have heard of one another after it and before `sums`."""
+        self.parts, self.other = self.other, self.parts
         with torch.no_grad():
             for place, param in zip(self.parts[self.workers.rank], self.params, strict=True):
                 if param.grad is None:
@@ -300,7 +304,7 @@ def shared_gradients(params: Sequence[nn.Parameter], workers: Workers) -> Shared
     on_processor = all(param.device.type == "cpu" for param in params)
     if workers.size == 1 or size < SHARED_BYTES or not on_processor:
         return None
-    memory = share_memory(workers.size * size, workers)
+    memory = share_memory(2 * workers.size * size, workers)
     if memory is None:
         return None
     parts = torch.frombuffer(memory, dtype=torch.uint8).split(size)

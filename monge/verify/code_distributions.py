@@ -134,7 +134,7 @@ def x149_ladder_posterior_is_the_prior_times_a_gaussian_of_data() -> Residual:
 
     The product is normalised by the trapezoidal rule.
 
-    Examines: models.latent.hvae.
+    Examines: models.latent._hierarchy.
 
     Source: Sønderby et al. 2016, Ladder Variational Autoencoders, eq. 17-19."""
     space = Space(kind="real", shape=(3,), mean=(0.0,) * 3, scale=(1.0,) * 3)

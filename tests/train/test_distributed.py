@@ -282,17 +282,7 @@ def test_workers_agree_fail_together_and_notice_differences(pair):
     assert second["together 1"][0] == "LostWorkerError"
 
 
-class CountingWorkers(Workers):
-    """A process that need not wait for others; it counts how often it would have."""
-
-    waits = 0
-
-    def barrier(self) -> None:
-        CountingWorkers.waits += 1
-
-
-def test_gradients_of_three_processes_are_summed_in_their_memory(monkeypatch):
-    monkeypatch.setattr(CountingWorkers, "waits", 0)
+def test_gradients_of_three_processes_are_summed_in_their_memory():
     shapes = ((), (), (3, 2))
     dtypes = (torch.float32, torch.float64, torch.float32)
     generator = torch.Generator().manual_seed(0)
@@ -305,19 +295,18 @@ def test_gradients_of_three_processes_are_summed_in_their_memory(monkeypatch):
             param.grad = torch.randn(param.shape, generator=generator, dtype=param.dtype)
     own[0][2].grad = own[1][1].grad = own[2][1].grad = own[0][1].grad = None
     size = distributed.shared_bytes(own[0])
-    memory = torch.full((3 * size,), 255, dtype=torch.uint8).split(size)  # what was there before
+    memory = torch.full((6 * size,), 255, dtype=torch.uint8).split(size)  # what was there before
     exchanges = [
-        distributed.SharedGradients(params, CountingWorkers(rank, 3), memory)
+        distributed.SharedGradients(params, Workers(rank, 3), memory)
         for rank, params in enumerate(own)
     ]
     due = [
         sum((p.grad if p.grad is not None else torch.zeros_like(p)) for p in same)
         for same in zip(*own, strict=True)
     ]
-    for turn in range(2):
+    for _ in range(3):
         for exchange in exchanges:
             exchange.write()
-        assert CountingWorkers.waits == 3 * (turn + 1)  # nobody still reads what it replaces
         for exchange in exchanges:
             for found, expected in zip(exchange.sums(), due, strict=True):
                 assert torch.equal(found, expected)
@@ -329,6 +318,29 @@ def test_gradients_of_three_processes_are_summed_in_their_memory(monkeypatch):
         due = [3 * each for each in due]
         for params in own:
             params[2].grad = due[2] / 3
+
+
+def test_gradients_are_written_where_nobody_reads_those_before():
+    """A process that goes on to its next step replaces nothing that another still adds."""
+    params = [[nn.Parameter(torch.zeros(4))] for _ in range(2)]
+    size = distributed.shared_bytes(params[0])
+    memory = torch.zeros(4 * size, dtype=torch.uint8).split(size)
+    quick, late = (
+        distributed.SharedGradients(own, Workers(rank, 2), memory)
+        for rank, own in enumerate(params)
+    )
+    for step in range(1, 5):
+        for (param,), exchange in zip(params, (quick, late), strict=True):
+            param.grad = torch.full((4,), float(step))
+            exchange.write()
+        assert torch.equal(quick.sums()[0], torch.full((4,), 2.0 * step))
+        params[0][0].grad = torch.full((4,), 100.0)
+        quick.write()  # of the next step, before the other has added this one
+        assert torch.equal(late.sums()[0], torch.full((4,), 2.0 * step))
+        params[1][0].grad = torch.full((4,), 100.0)
+        late.write()
+        assert torch.equal(late.sums()[0], torch.full((4,), 200.0))
+        quick.sums()
 
 
 class OtherMachine(Workers):

@@ -39,7 +39,23 @@ def rows_of(members, prefix="x"):
     ]
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
+LONG = {
+    "diffusion.ddpm",
+    "diffusion.score_sde",
+    "diffusion.vdm",
+    "energy.ebm",
+    "latent.latent_diffusion",
+}
+"""Models whose checks take seconds; `monge verify --all` has them too."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(entry.name, marks=[pytest.mark.slow] if entry.name in LONG else [])
+        for entry in registry.entries()
+    ],
+)
 def test_they_hold_on_every_model(name):
     members = list(subjects.small(name)[:1])
     assert members
