@@ -107,10 +107,6 @@ class CanSample(Ability):
     ) -> Tensor:
         """(n, *event); `given` has n rows, or one that is repeated."""
 
-    def departure(self, options: Config | None) -> str:
-        """The option by which samples are not of the model's distribution; empty if none is."""
-        return ""
-
 
 class HasLikelihood(Ability):
     """Computes log p(x | given).

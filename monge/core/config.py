@@ -206,6 +206,8 @@ class Config:
     """Its name in saved files: `role/name`, or `role/` if it is not saved itself."""
     aliases: ClassVar[Mapping[str, str]] = {}
     """Other common names of fields, which are not accepted but lead to the suggested name."""
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Of options of sampling: the values at which samples are of the model's distribution."""
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
@@ -236,6 +238,18 @@ class Config:
             raise UsageError(
                 "the configuration is nested too deeply to be read; it was not written by Monge"
             ) from None
+
+    def departure(self) -> str:
+        """The first option, nested ones included, that is at none of its neutral values; empty if
+        samples are of the model's distribution."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Config) and (inner := value.departure()):
+                return f"{field.name}.{inner}"
+            if value not in self.neutral.get(field.name, (value,)):
+                shown = value.run if isinstance(value, RunRef) else value
+                return f"{field.name}={str(shown).lower() if shown is True else shown}"
+        return ""
 
     def override(self, *settings: str) -> Self:
         """A copy changed by overrides such as `net.width=64`; shallow paths first, so that

@@ -298,9 +298,6 @@ class EnsembleSample(EnsembleAbility, CanSample):
             for rows, member, own in self.assign_uniformly(n, generator)
         )
 
-    def departure(self, options: BaseConfig | None) -> str:
-        return self.each[0].departure(options)
-
     def assign_uniformly(self, n: int, generator: Generator | None) -> list[Share]:
         """Assign n rows to members with equal probability."""
         place = generator.device if generator else None

@@ -140,6 +140,7 @@ class GeneratorModel(Model, CanSample, CanDecode):
         each name, state and run of counts, which choose among them, and for each real column."""
 
     class SamplingConfig(CanSample.SamplingConfig):
+        neutral = {"truncation": (1.0,)}
         truncation: Annotated[float, Range(0, 1, open=True)] = 1.0
         """Below 1: more typical and less diverse samples, which are not of the model's
         distribution; noise beyond twice this value is drawn again."""
@@ -163,10 +164,6 @@ class GeneratorModel(Model, CanSample, CanDecode):
 
     def truncation(self, options: BaseConfig | None) -> float:
         return options.truncation if isinstance(options, GeneratorModel.SamplingConfig) else 1.0
-
-    def departure(self, options: BaseConfig | None) -> str:
-        psi = self.truncation(options)
-        return "" if psi == 1 else f"truncation={psi:g}"
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:

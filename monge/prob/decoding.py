@@ -35,6 +35,7 @@ SYMBOL_BLOCK = 64
 class SymbolSampling(Config):
     """How the next symbol is sampled."""
 
+    neutral = {"temperature": (1.0,), "top_k": (0,), "top_p": (1.0,)}
     temperature: Annotated[float, Range(0, open=True)] = 1.0
     """Divides the logits: below 1 favours likely symbols, above 1 flattens; 1 is the model."""
     top_k: Annotated[int, Range(0)] = 0

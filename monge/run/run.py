@@ -465,8 +465,7 @@ class Run(SavedRun):
 
     def departures(self, *settings: str) -> tuple[str, ...]:
         """What to say of samples whose settings change the distribution."""
-        options = sampling_options(self, observed_range(settings)[0])
-        found = self.require(CanSample).departure(options)
+        found = sampling_options(self, observed_range(settings)[0]).departure()
         return (f"{found}: these samples are not of the model's distribution",) if found else ()
 
     def check_count(self, n: int) -> None:

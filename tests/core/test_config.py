@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monge import registry
+from monge.core.abilities import CanSample
 from monge.core.config import (
     MAX_INT,
     Config,
@@ -313,3 +315,37 @@ def test_messages_call_a_configuration_by_its_name():
     assert name_of(MLP.Config) == "mlp"
     assert part_of(MLP.Config) is part_of(MLP.Config | None) is MLP.Config
     assert part_of(int) is part_of(MLP.Config | TrainConfig) is None
+
+
+class Sharper(Config):
+    neutral = {"weight": (None, 1.0)}
+    weight: float | None = None
+    steps: int = 10
+
+
+class Drawing(Config):
+    neutral = {"mean": (False,), "start": (None,)}
+    mean: bool = False
+    start: RunRef | None = None
+    inner: Sharper = Sharper()
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ((), ""),
+        (("inner.steps=3",), ""),
+        (("inner.weight=1",), ""),
+        (("inner.weight=2",), "inner.weight=2.0"),
+        (("mean=true", "inner.weight=2"), "mean=true"),
+        (("start=runs/a",), "start=runs/a"),
+    ],
+)
+def test_options_name_what_leaves_the_models_distribution(settings, found):
+    assert Drawing().override(*settings).departure() == found
+
+
+def test_default_options_sample_the_models_distribution():
+    for entry in registry.entries():
+        if CanSample.ability in entry.abilities:
+            assert registry.find(entry.name).SamplingConfig().departure() == ""

@@ -41,6 +41,7 @@ LOG_SNR_SLACK = 0.01
 class Guidance(BaseConfig):
     """The weight of the conditions as a function of time."""
 
+    neutral = {"gamma": (None, 1.0), "w": (None, 0.0)}
     gamma: Annotated[float, Range(0)] | None = None
     """Guidance weight of the conditions: 0 ignores them, 1 is the model itself, above 1 follows
     them more closely."""

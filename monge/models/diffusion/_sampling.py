@@ -123,6 +123,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         """Fraction of rows whose conditions training drops, for classifier-free guidance."""
 
     class SamplingConfig(BaseConfig):
+        neutral = {"guide": (None,)}
         sampler: Sampler.Config = DPM.Config()
         """Sampling algorithm: ancestral (variance), ddim (eta), dpm (order, correct), heun
         (churn), ode (method, tolerance), pc or langevin (corrections, ratio)."""

@@ -66,6 +66,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         """Dequantisation of discrete data: uniform noise, or a distribution learned from x."""
 
     class SamplingConfig(BaseConfig):
+        neutral = {"temperature": (1.0,)}
         temperature: Annotated[float, Range(0)] = 1.0
         """Scale of the latent noise: below 1 samples are more typical and less diverse."""
 

@@ -108,6 +108,7 @@ class DecoderModel(Model, CanSample):
     class SamplingConfig(BaseConfig):
         """How `sample` decodes."""
 
+        neutral = {"mean": (False,)}
         mean: bool = False
         """Samples: the mean of p(x | z) of sampled codes instead of x ~ p(x | z); smoother
         pictures, which are not samples of the scored distribution."""
@@ -201,9 +202,6 @@ class DecoderModel(Model, CanSample):
         if isinstance(options, self.SamplingConfig) and options.mean:
             return self.mean_given_code(z, context)
         return self.sample_given_code(z, context, generator)
-
-    def departure(self, options: BaseConfig | None) -> str:
-        return "mean=true" if isinstance(options, self.SamplingConfig) and options.mean else ""
 
     def mean_given_code(self, z: Tensor, context: Tensor) -> Tensor:
         return self.head.mean(self.params(z, context)).reshape(len(z), *self.space.shape)
