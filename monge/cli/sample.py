@@ -83,6 +83,8 @@ def command(
 
     found, overrides = runs.load(run), Overrides.parse(settings)
     options = (*overrides.model, *overrides.sample)
+    for note in found.departures(*options):
+        console.note(note)
     as_text = out is None or out.suffix == ".txt"
     if prompt is not None or (found.view.text and not found.space.given and as_text):
         sample_text(console, found, prompt or "", count, out, options, seed)
@@ -103,8 +105,6 @@ def command(
         check_format(found, path)
     if streams(found, count, out, where, options):
         write_tables(sampled_tables(found, count, conditions, options, seed), outs[0])
-        for note in found.departures(*options):
-            console.note(note)
         result = {"run": str(found.folder), "n": count, "file": str(out), "files": [str(out)]}
         console.result(result, str(out))
         return
@@ -112,7 +112,7 @@ def command(
         x = found.sample_where(count, where, conditions, *options, seed=seed).x
     else:
         x = found.sample_tensor(count, conditions, *options, seed=seed)
-    for note in (*found.notes, *found.departures(*options)):
+    for note in found.notes:
         console.note(note)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()

@@ -95,6 +95,12 @@ def test_a_prompt_is_continued(home, capsys):
     assert len((home / "out.txt").read_text().split()) == 3
 
 
+@pytest.mark.parametrize(("setting", "said"), [("temperature=0.5", True), ("steps=4", False)])
+def test_text_of_another_distribution_is_said_to_be_so(setting, said, home, capsys):
+    assert attempt(["sample", str(home / "lines"), setting]) == 0
+    assert (setting in capsys.readouterr().err) == said
+
+
 def test_running_text_continues_beyond_the_context(home, capsys):
     text = output(capsys, "sample", home / "verses", "--prompt", "the cat", "steps=80")
     assert text.startswith("the cat")
