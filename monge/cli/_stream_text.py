@@ -37,6 +37,9 @@ def sample_text(
         raise UsageError(f"expected a .txt file for text, found {out.name}; use -o NAME.txt")
     ends = codec_of(run).ends
     count = count or (16 if ends and not prompt else 1)
+    of_model = [word for word in settings if not word.startswith("steps=")]  # which is read there
+    for note in run.departures(*of_model):
+        console.note(note)
     states = continue_text(run, prompt, count, settings, seed)
     streamed = out is None and count == 1 and not console.as_json
     texts = print_stream(states) if streamed else last(states)

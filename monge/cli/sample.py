@@ -83,14 +83,12 @@ def command(
 
     found, overrides = runs.load(run), Overrides.parse(settings)
     options = (*overrides.model, *overrides.sample)
-    for note in found.departures(*options):
-        console.note(note)
     as_text = out is None or out.suffix == ".txt"
     if prompt is not None or (found.view.text and not found.space.given and as_text):
         sample_text(console, found, prompt or "", count, out, options, seed)
         return
     count, conditions = sample_conditions(found, count, given, options)
-    for note in found.notes:
+    for note in (*found.notes, *found.departures(*options)):
         console.note(note)
     found.notes = ()
     if stream or (out and out.suffix == ".gif"):
