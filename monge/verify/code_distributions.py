@@ -138,7 +138,8 @@ def x149_ladder_posterior_is_the_prior_times_a_gaussian_of_data() -> Residual:
 
     Source: Sønderby et al. 2016, Ladder Variational Autoencoders, eq. 17-19."""
     space = Space(kind="real", shape=(3,), mean=(0.0,) * 3, scale=(1.0,) * 3)
-    model = HVAE(replace(HVAE.smallest_config(space), inference="ladder"), space).double().eval()
+    config = HVAE.smallest_config(space).override("inference=ladder")
+    model = HVAE(config, space).double().eval()
     for parameter in model.parameters():
         parameter.copy_(0.5 * normal(*parameter.shape))
     batch = Batch(normal(ROWS, 3))

@@ -160,7 +160,9 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
             z[t] = choose(t, q[t])
         if not self.top_down:
             p = {t: self.level_prior(t, z, h, context) for t in self.levels}
-        return LevelPath(*([each[t] for t in self.levels] for each in (z, q, p)))
+        return LevelPath(
+            [z[t] for t in self.levels], [q[t] for t in self.levels], [p[t] for t in self.levels]
+        )
 
     def level_prior(
         self, level: int, z: dict[int, Tensor], like: Tensor, context: Tensor
