@@ -4,7 +4,9 @@ Both have 3 + 3 blocks, 4 heads, width 256, 512 hidden units, 4000 symbols and t
 64 sources of 16 symbols, 5 beams, at most 40 symbols. The sequences are compared first. Sentences
 end after some 5 to 25 symbols, as translations do, or, as the worst case for a search that leaves
 finished sentences behind, never. All run alternately in one process on one thread after an
-unmeasured round: the median and spread of CPU time, and the ratio.
+unmeasured round: the median and spread of CPU time, and the ratio. Where no sentence ends, the
+products of the maps alone run beside them, which both sides need: their ratio is the share of our
+time that no other code can save.
 
     python -m benchmarks.beam                # needs transformers for the peer
 """
@@ -156,6 +158,22 @@ def generate(model: Any, x: Tensor) -> Tensor:
     )[:, 1:]
 
 
+def products(model: Transformer) -> Tensor:
+    """The maps of the decoder for every beam at every step, without those of cross-attention,
+    which may be multiplied into its keys and values."""
+    stack = model.decoder.stack
+    maps = [model.out.t().contiguous()]
+    for block in stack.each:
+        layers = (block.attention.enter, block.attention.leave)
+        layers += (block.think.enter, block.think.leave)
+        maps += [layer.weight.t().contiguous() for layer in layers]
+    inputs = {size: torch.randn(ROWS * BEAMS, size) for size in (WIDTH, HIDDEN)}
+    for _ in range(STEPS):
+        for weight in maps:
+            last = torch.mm(inputs[weight.shape[0]], weight)
+    return last
+
+
 def equal(mine: Tensor, theirs: Tensor) -> float:
     """The share of sequences that agree up to their end; the peer fills up with 0."""
     same = 0
@@ -189,6 +207,9 @@ def compare(ends: bool) -> None:
     if other is not None:
         work["transformers"] = lambda: generate(other, x)
         print(f"sequences that agree: {equal(found, generate(other, x)):.0%}")
+    if not ends:
+        work["products alone"] = lambda: products(model)
+        products(model)
     times = alternate(work, ROUNDS, warm=0)  # each has searched once
     show(
         times,

@@ -5,8 +5,11 @@ compared first. A step of training takes 12 rows of 64 symbols: loss, gradients 
 both sides, without dropout and with the peer's own 0.1. Then each samples 500 symbols, the peer by
 `generate` and, in its favour, by a bare loop around its forward pass with the cache it recommends.
 All run alternately in one process on one thread after an unmeasured round; reported are the median
-and the spread of CPU time, and ratios. Last, how our time grows with the length: the exponent of a
-power law, for `ssm` of the same width and depth too, whose state has a constant size.
+and the spread of CPU time, and ratios. Beside them run the products alone, which both sides need:
+those of all maps and of attention, for a step of training also attention and gelu as torch has
+them, forward and backward. Their ratio is the share of our time that no other code can save. Last,
+how our time grows with the length: the exponent of a power law, for `ssm` of the same width and
+depth too, whose state has a constant size.
 
     python -m benchmarks.gpt                 # needs transformers for the peer
 """
@@ -20,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from monge.core.batch import Batch
@@ -148,6 +152,7 @@ def compare(there: Any | None, model: GPT, rows: int, steps: int, repeats: int) 
     if there is not None:
         works["transformers, generate"] = lambda: generate(there, rows, steps)
         works["transformers, bare loop"] = lambda: loop(there, rows, steps)
+    works["products alone"] = lambda: sampling_products(model, rows, steps)
     times = alternate(works, repeats)
     print(f"  batch {rows}, {steps} symbols")
     show(
@@ -172,7 +177,10 @@ def train(repeats: int, dropout: float) -> None:
         losses["transformers"] = there, lambda: there(read, labels=x, shift_labels=x).loss
     initial = " and ".join(f"{float(loss()):.4f}" for _, loss in losses.values())
     print(f"  a step of training, {ROWS} x {CONTEXT}, dropout {dropout}; losses {initial}")
-    times = alternate({name: stepping(*pair) for name, pair in losses.items()}, repeats)
+    works = {name: stepping(*pair) for name, pair in losses.items()}
+    if not dropout:
+        works["products, attention and gelu alone"] = training_products(model)
+    times = alternate(works, repeats)
     show(
         {name: [one / STEPS for one in spent] for name, spent in times.items()},
         head="    ",
@@ -189,6 +197,50 @@ def stepping(net: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], N
             step()
 
     return work
+
+
+def maps_of(model: GPT) -> list[Tensor]:
+    """The weights (inputs, outputs) of every linear map of the network, in order."""
+    linears = (m for m in model.net.net.modules() if isinstance(m, torch.nn.Linear))
+    return [linear.weight.detach().t().contiguous() for linear in linears]
+
+
+def training_products(model: GPT) -> Callable[[], None]:
+    """The kernels of a few steps that every implementation calls."""
+    maps, g = maps_of(model), make_generator(0)
+    rows = {
+        size: torch.randn(ROWS * CONTEXT, size, generator=g)
+        for size in {size for weight in maps for size in weight.shape}
+    }
+    heads = torch.randn(3, ROWS, HEADS, CONTEXT, WIDTH // HEADS, generator=g).requires_grad_()
+    hidden = torch.randn(ROWS * CONTEXT, 4 * WIDTH, generator=g).requires_grad_()
+
+    def work() -> None:
+        for _ in range(STEPS):
+            for weight in maps:
+                x, slope = rows[weight.shape[0]], rows[weight.shape[1]]
+                torch.mm(x, weight), torch.mm(slope, weight.T), torch.mm(x.T, slope)
+            for _ in range(DEPTH):
+                y = F.scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+                torch.autograd.grad(y, heads, y.detach())
+                torch.autograd.grad(F.gelu(hidden), hidden, hidden.detach())
+
+    return work
+
+
+@torch.inference_mode()
+def sampling_products(model: GPT, rows: int, steps: int) -> None:
+    """The products of sampling, with keys and values at hand."""
+    maps = maps_of(model)
+    inputs = {weight.shape[0]: torch.randn(rows, weight.shape[0]) for weight in maps}
+    size = WIDTH // HEADS
+    keys, values = torch.randn(2, DEPTH, rows * HEADS, steps, size)
+    q = torch.randn(rows * HEADS, 1, size)
+    for step in range(1, steps + 1):
+        for weight in maps:
+            torch.mm(inputs[weight.shape[0]], weight)
+        for k, v in zip(keys, values, strict=True):
+            torch.bmm(torch.bmm(q, k[:, :step].mT), v[:, :step])
 
 
 def built_ssm(steps: int) -> SSM:

@@ -46,28 +46,32 @@ def prepare_layer(layer: nn.Module) -> StepMap:
 
 def prepare_linear(layer: nn.Linear, gain: Tensor | float = 1.0) -> StepMap:
     """The linear map of the layer, with outputs multiplied by `gain`."""
-    weight = (layer.weight.t() * gain).contiguous()  # (inputs, outputs)
+    weight = (layer.weight.detach().t() * gain).contiguous()  # (inputs, outputs)
     if layer.bias is None:
         return lambda x: torch.mm(x, weight)
-    bias = layer.bias * gain  # (outputs,)
+    bias = layer.bias.detach() * gain  # (outputs,)
     return lambda x: torch.addmm(bias, x, weight)
 
 
 def prepare_residual(layer: nn.Linear, gain: float = 1.0) -> ResidualStep:
     """x + W (gain h) + b of x and h, fused into one call."""
-    weight, bias = (layer.weight.t() * gain).contiguous(), layer.bias
+    weight, bias = (layer.weight.detach().t() * gain).contiguous(), layer.bias.detach()
     return lambda x, h: torch.add(x, bias).addmm_(h, weight)
 
 
 def prepare_gelu_residual(enter: nn.Linear, leave: nn.Linear) -> ResidualStep:
     """x + `leave` of the gelu of `enter` h: z Phi(z) = (u + u erf u) / sqrt 2 with u = z / sqrt 2,
-    and the roots are absorbed by the weights."""
+    and the roots are absorbed by the weights. Hidden units are written over those of the last
+    call."""
     root = math.sqrt(0.5)
-    weight, bias = (enter.weight.t() * root).contiguous(), enter.bias * root
-    out = prepare_residual(leave, root)
+    weight, bias = (enter.weight.detach().t() * root).contiguous(), enter.bias.detach() * root
+    out, (u, e) = prepare_residual(leave, root), bias.new_empty(2, 0, len(bias))
 
     def thought(x: Tensor, h: Tensor) -> Tensor:
-        u = torch.addmm(bias, h, weight)
-        return out(x, torch.addcmul(u, u, u.erf()))
+        nonlocal u, e
+        if len(u) != len(h):
+            u, e = bias.new_empty(2, len(h), len(bias))
+        torch.addmm(bias, h, weight, out=u)
+        return out(x, torch.addcmul(u, u, torch.erf(u, out=e), out=u))
 
     return thought

@@ -48,7 +48,8 @@ class StepDecoder(Protocol):
     """Incremental decoder of m rows."""
 
     def next_logits(self, symbol: Tensor | None) -> Tensor:
-        """Logits (m, V) of what follows one more symbol (m,); None before the first."""
+        """Logits (m, V) of what follows one more symbol (m,); None before the first. The next call
+        may overwrite them: large tensors cost less where the last ones were."""
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
         """Keep the given rows in this order, repeats allowed; each group of consecutive rows (one
@@ -153,6 +154,7 @@ class BeamSearch:
         self.found = torch.zeros(n, dtype=torch.long)  # finished sequences of each row
         self.symbols = torch.empty(n, 1, 0, dtype=torch.long)  # (m, k, length)
         self.live = torch.zeros(n, 1)  # log p of each prefix
+        self.log_p = torch.empty(0)  # of the next symbols of all prefixes, (m k, V)
         self.best, self.score = torch.full((n, max_length), end), torch.full((n,), -math.inf)
 
     def extend(self, length: int) -> bool:
@@ -160,9 +162,10 @@ class BeamSearch:
         logits = self.decoder.next_logits(self.symbol)
         if length == 1:
             self.to_device(logits)
-        score, origin, symbol = top_extensions(
-            self.live, logits.log_softmax(-1), 2 * self.beams
-        )  # (m, 2 k)
+        if self.log_p.shape != logits.shape:
+            self.log_p = torch.empty_like(logits)
+        torch.log_softmax(logits, -1, out=self.log_p)
+        score, origin, symbol = top_extensions(self.live, self.log_p, 2 * self.beams)  # (m, 2 k)
         symbols = self.symbols.gather(1, origin[..., None].expand(-1, -1, self.symbols.shape[2]))
         symbols = torch.cat([symbols, symbol[..., None]], 2)
         over = symbol == self.end

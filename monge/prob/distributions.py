@@ -340,7 +340,7 @@ def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:
     """Sample a code by the inverse CDF of the softmax at the uniform, (*S,).
 
     The uniform is scaled by the rounded total, so codes of zero probability never occur."""
+    last = logits.shape[-1] - 1
     total = logits.softmax(-1).cumsum(-1).contiguous()
-    place = (uniform[..., None] * total[..., -1:]).contiguous()
-    found = torch.searchsorted(total, place, right=True)
-    return found.squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+    place = torch.mul(total.select(-1, last), uniform).unsqueeze(-1).contiguous()
+    return torch.searchsorted(total, place, right=True).squeeze(-1).clamp_(max=last)

@@ -8,6 +8,7 @@ from torch import nn
 
 from monge.core.errors import DataError, UsageError
 from monge.nn.attention import scores as alignment
+from monge.nn.attention import softmax
 from monge.nn.attention.linear import (
     CausalLinearAttention,
     LinearAttention,
@@ -278,3 +279,21 @@ def test_the_score_function_estimator_is_unbiased():
     (found,) = torch.autograd.grad((chance * reward[:3] * log_p).sum(), scores)
     (exact,) = torch.autograd.grad((scores.softmax(0) * reward).sum(), scores)
     torch.testing.assert_close(found, exact)
+
+
+@pytest.mark.parametrize("positions", ["none", "rotary", "alibi"])
+@torch.no_grad()
+def test_few_and_many_sequences_are_cached_alike(monkeypatch, positions):
+    """The rows pass from the layout of few sequences to that of many, and back."""
+    monkeypatch.setattr(softmax, "FEW_SEQUENCES", 3)
+    torch.manual_seed(0)
+    layer = CausalAttention(8, 2, positions).double().eval()
+    x = torch.randn(5, 6, 8, dtype=torch.float64)
+    state, own = layer.start(3, 6), torch.arange(3)
+    for step, rows in enumerate(
+        ([0, 1, 2], [2, 0, 0, 1, 2], [4, 3, 1, 0, 2], [1, 3], [1, 0], [1])
+    ):
+        state.reorder(torch.tensor(rows))
+        own = own[rows]
+        whole = layer(x[own])[:, step]
+        torch.testing.assert_close(layer.step(state, x[own, step]), whole, rtol=0, atol=1e-12)

@@ -9,7 +9,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.space import Space
 from monge.nn.inputs.features import Conditions, Features
-from monge.nn.inputs.sequence import one_step
+from monge.nn.inputs.sequence import EntryEmbedding, one_step
 from monge.nn.mlp import MLP
 
 TABLE = Space(
@@ -116,3 +116,25 @@ def test_a_step_has_the_range_of_all_steps():
     step = one_step(places)
     assert (step.shape, step.low, step.high) == ((1,), (-2.0,), (5.0,))
     assert Features(step)(Batch(torch.tensor([[1.0]]))).shape == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mean", "scale"),
+    [
+        ("levels", (1.0,), (2.0,)),
+        ("levels", (1.0, 3.0, 0.5), (2.0,)),
+        ("levels", (1.0,), (2.0, 1.0, 4.0)),
+        ("binary", (0.2, 0.5, 0.9), (0.4, 0.5, 0.3)),
+        ("real", (1.0, 3.0, 0.5), (2.0, 1.0, 4.0)),
+        ("tokens", (0.0,), (1.0,)),
+    ],
+)
+@torch.no_grad()
+def test_one_place_is_read_as_all_are(kind, mean, scale):
+    torch.manual_seed(0)
+    size = 5 if kind in ("levels", "tokens") else 0
+    entries = EntryEmbedding(Space(kind=kind, shape=(3,), size=size, mean=mean, scale=scale), 4)
+    x = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    whole, read = entries(x, torch.arange(3)), entries.reader()
+    for place in range(3):
+        torch.testing.assert_close(read(x[:, place], place), whole[:, place])

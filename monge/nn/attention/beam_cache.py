@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...core.errors import UsageError
 from ..fast_step import prepare_linear, prepare_residual
 from ..stepwise import State
-from .softmax import CrossAttention, CrossAttentionMemory, KeyValueCache
+from .softmax import CrossAttention, CrossAttentionMemory, KeyValueCache, check_room
 
 PRUNE_EVERY = 6
 """Steps between prunings of keys on no path."""
@@ -30,31 +29,29 @@ class BeamTree(State):
 
     def __init__(self, trunk: KeyValueCache, beams: int) -> None:
         self.trunk, self.beams, self.alone = trunk, beams, trunk.steps
-        self.enter, self.angles = trunk.enter, trunk.angles
+        self.project = trunk.project
         self.steps, self.max_steps = trunk.steps, trunk.max_steps
         self.count = self.count_after_pruning = (
             self.alone
         )  # keys of a row, now and after the last pruning
-        n, heads, size, _ = trunk.k.shape
+        _, n, heads, size, _ = trunk.cache.shape
         room = self.alone + beams * (self.max_steps - self.alone)
-        self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
-        self.k[:, :, : self.alone] = trunk.k[..., : self.alone].mT
-        self.v[:, :, : self.alone] = trunk.v[:, :, : self.alone]
-        self.path = trunk.k.new_full((n, beams, room), -math.inf)  # 0 on a sequence's own steps
+        cache = trunk.cache.new_empty(2, n, heads, room, size)
+        cache[:, :, :, : self.alone] = trunk.cache[..., : self.alone].mT
+        self.k, self.v = cache
+        self.path = cache.new_full((n, beams, room), -math.inf)  # 0 on a sequence's own steps
         self.path[..., : self.alone] = 0
         self.own = self.path.new_full((beams, beams), -math.inf).fill_diagonal_(0)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Add a step of every sequence and attend to its path: (n beams, heads, d) each ->
-        (n beams, heads d)."""
-        if self.steps == self.max_steps:
-            raise UsageError(
-                f"expected at most the {self.max_steps} steps that the state was started for, "
-                "found one more; start it with more"
-            )
+    def find(self, x: Tensor) -> Tensor:
+        """Add a step x (n beams, width) of every sequence and attend to its path: the concatenated
+        outputs of the heads, (n beams, width)."""
+        check_room(self.steps, self.max_steps)
+        self.project(x, self.steps)
+        parts = self.project.q, self.project.k, self.project.v  # (n beams, heads, d) each
         first, last = self.count, self.count + self.beams
         self.steps, self.count = self.steps + 1, last
-        q, k, v = (each.unflatten(0, (-1, self.beams)).transpose(1, 2) for each in (q, k, v))
+        q, k, v = (each.unflatten(0, (-1, self.beams)).transpose(1, 2) for each in parts)
         self.k[:, :, first:last] = k  # (n, heads, beams, d)
         self.v[:, :, first:last] = v
         self.path[..., first:last] = self.own
@@ -110,10 +107,8 @@ class BeamTree(State):
         v = self.v.repeat_interleave(self.beams, 0).gather(2, slots)
         cache = copy.copy(self.trunk)
         cache.steps = self.steps
-        keys = k.new_empty(n * self.beams, heads, size, self.max_steps)
-        values = v.new_empty(n * self.beams, heads, self.max_steps, size)
-        keys[..., : self.steps], values[:, :, : self.steps] = k, v
-        cache.store(keys, values)
+        cache.store(cache.room(n * self.beams))
+        cache.cache[..., : self.steps] = torch.stack([k, v.mT])
         if cache.bias is not None:
             cache.bias = cache.bias[:heads].repeat(n * self.beams, 1, 1)
         return cache

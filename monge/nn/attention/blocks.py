@@ -129,7 +129,6 @@ class TransformerBlockState(State):
     """The past of a block's attention, and the memory it attends to."""
 
     past: Any  # the state of its attention
-    attention: Callable[..., Tensor]  # the outputs of its heads at a step
     memory: CrossAttentionState | None
     leave: ResidualStep  # the output map of attention; it and the maps below are prepared
     think: ResidualStep
@@ -184,7 +183,6 @@ class CausalBlock(Stepwise[TransformerBlockState]):
     ) -> TransformerBlockState:
         state = TransformerBlockState(
             self.attention.start(n, max_steps),
-            self.attention.find,
             None,
             prepare_residual(self.attention.leave),
             self.think.ready(),
@@ -198,7 +196,7 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         )
 
     def step(self, state: TransformerBlockState, x: Tensor) -> Tensor:
-        found = state.attention(state.past, state.first(x) if self.pre else x)  # (n, width)
+        found = state.past.find(state.first(x) if self.pre else x)  # (n, width)
         x = state.leave(x, found)
         x = x if self.pre else state.first(x)
         if state.memory and state.middle:

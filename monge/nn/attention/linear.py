@@ -95,6 +95,17 @@ class LinearAttentionState(State):
     def reorder(self, rows: Tensor) -> None:
         self.s, self.z = self.s[rows], self.z[rows]
 
+    def find(self, x: Tensor) -> Tensor:
+        """Add the step x (n, width): the concatenated outputs of the heads, (n, width)."""
+        n, heads, size = self.z.shape
+        q, k, v = self.enter(x).view(n, 3, heads, size).unbind(1)  # (n, heads, d)
+        q, k = feature_map(q), feature_map(k)
+        self.s.addcmul_(k[..., None], v[..., None, :])
+        self.z.add_(k)
+        h = (q[..., None, :] @ self.s).squeeze(-2)  # (n, heads, d)
+        y = h / (q * self.z).sum(-1, keepdim=True)
+        return y.reshape(n, -1)
+
 
 class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
     """Linear self-attention in which a step attends to itself and to those before it."""
@@ -111,15 +122,4 @@ class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
         )
 
     def step(self, state: LinearAttentionState, x: Tensor) -> Tensor:
-        return self.leave(self.find(state, x))
-
-    def find(self, state: LinearAttentionState, x: Tensor) -> Tensor:
-        """The concatenated outputs of the heads at a step, (n, width)."""
-        n = len(x)
-        q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
-        q, k = feature_map(q), feature_map(k)
-        state.s.addcmul_(k[..., None], v[..., None, :])
-        state.z.add_(k)
-        h = (q[..., None, :] @ state.s).squeeze(-2)  # (n, heads, d)
-        y = h / (q * state.z).sum(-1, keepdim=True)
-        return y.reshape(n, -1)
+        return self.leave(state.find(x))

@@ -18,10 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
-from ..fast_step import prepare_linear
 from ..layers.dropout import drop_elements
 from ..stepwise import State, Stepwise
 from .position import Positions, RelativeBias, RotaryPositions, relative_bias, rotate
+
+FEW_SEQUENCES = 8
+"""Sequences up to which cached keys and values are stored by columns."""
 
 
 def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
@@ -157,64 +159,115 @@ class SelfAttention(MultiHeadAttention):
     causal = False
 
 
+class StepProjection:
+    """Queries, keys and values of a step, queries scaled and both rotated where positions ask for
+    it. They are views of one buffer, which the next step overwrites: a step of a few rows is
+    mostly overhead, and views that stay need not be made again."""
+
+    def __init__(self, layer: CausalAttention, max_steps: int, gain: float) -> None:
+        """gain: factor of the queries."""
+        self.heads, self.size = layer.heads, layer.size
+        gains = layer.leave.weight.new_ones(3, 1, 1)
+        gains[0] = gain
+        weight = layer.enter.weight.detach().t().unflatten(1, (3, self.heads, -1)) * gains
+        bias = layer.enter.bias.detach().unflatten(0, (3, self.heads, -1)) * gains
+        self.weight = weight.transpose(1, 2).reshape(layer.inputs, -1)  # (inputs, heads 3 d), so
+        self.bias = bias.transpose(0, 1).flatten()  # that rows and heads are one axis of a product
+        self.angles: list[tuple[Tensor, Tensor]] = []  # (d,) each
+        if layer.rotary is not None:
+            cos, sin = layer.rotary.table(max_steps)
+            self.angles = list(zip(cos.unbind(), sin.unbind(), strict=True))
+        self.resize(0)
+
+    def resize(self, n: int) -> None:
+        self.count, self.buffer = n, self.weight.new_empty(n, len(self.bias))
+        parts = self.buffer.view(n, self.heads, 3, self.size)
+        self.q, self.k, self.v = parts.unbind(2)  # (n, heads, d) each
+        self.qk, self.kv = parts[:, :, :2], parts[:, :, 1:].permute(2, 0, 1, 3)
+        self.queries = self.q.view(n * self.heads, 1, self.size)
+
+    def __call__(self, x: Tensor, place: int) -> None:
+        """x: (n, width), the step at this place."""
+        if len(x) != self.count:
+            self.resize(len(x))
+        torch.addmm(self.bias, x, self.weight, out=self.buffer)
+        if self.angles:
+            cos, sin = self.angles[place]
+            turned = self.qk.roll(self.size // 2, -1).mul_(sin)
+            torch.addcmul(turned, self.qk, cos, out=self.qk)
+
+
 class KeyValueCache(State):
     """Keys and values of the steps so far, at the front of buffers for `max_steps`; the input map
     and the positional terms are prepared in advance.
 
-    Keys are stored by columns, which is faster than the fused kernel for one query and many keys.
+    Two products are faster than the fused kernel for one query and many keys.
     """
 
     def __init__(self, layer: CausalAttention, n: int, max_steps: int) -> None:
-        heads, size, like = layer.heads, layer.size, layer.leave.weight
-        gain = torch.cat(
-            [like.new_full((layer.inputs,), size**-0.5), like.new_ones(2 * layer.inputs)]
-        )  # queries are scaled, not scores
-        self.enter = prepare_linear(layer.enter, gain)
-        self.angles = None  # (max_steps, d) each
-        if layer.rotary is not None:
-            self.angles = layer.rotary.table(max_steps)
+        size, like = layer.size, layer.leave.weight
+        self.project = StepProjection(layer, max_steps, size**-0.5)  # not the scores are scaled
         self.bias: Tensor | None = None  # (n heads, 1, max_steps): distances max_steps - 1 to 0
         if layer.relative is not None:
             distance = torch.arange(max_steps - 1, -1, -1, device=like.device)
-            self.bias = layer.relative.of(distance)[:, None].repeat(n, 1, 1)
+            self.bias = layer.relative.of(distance)[:, None].detach().repeat(n, 1, 1)
         self.steps, self.max_steps = 0, max_steps
-        self.store(
-            like.new_empty(n, heads, size, max_steps), like.new_empty(n, heads, max_steps, size)
-        )
+        self.store(self.room(n))
 
-    def store(self, k: Tensor, v: Tensor) -> None:
-        """k: (n, heads, d, max_steps), v: (n, heads, max_steps, d); products
-        take rows and heads as one axis."""
-        self.k, self.v, self.keys, self.values = k, v, k.flatten(0, 1), v.flatten(0, 1)
-        self.strides = self.keys.stride(), self.values.stride()
+    def room(self, n: int) -> Tensor:
+        """Room for n sequences, (2, n, heads, d, max_steps). A step is contiguous where there are
+        many sequences, since its numbers are else written far from each other; few are read faster
+        by columns."""
+        sizes = 2, n, self.project.heads
+        if n > FEW_SEQUENCES:
+            return self.project.weight.new_empty(*sizes, self.max_steps, self.project.size).mT
+        return self.project.weight.new_empty(*sizes, self.project.size, self.max_steps)
+
+    def store(self, cache: Tensor) -> None:
+        """cache: (2, n, heads, d, max_steps), keys and values; products take rows and heads as one
+        axis."""
+        self.cache = cache
+        _, n, heads, size, _ = cache.shape
+        self.keys, self.values = cache[0].flatten(0, 1), cache[1].mT.flatten(0, 1)
+        self.key_strides, self.value_strides = self.keys.stride(), self.values.stride()
+        self.offset, self.count = self.values.storage_offset(), n * heads
+        self.found = cache.new_empty(self.count, 1, size)
+        self.merged = self.found.view(n, heads * size)
 
     def reorder(self, rows: Tensor) -> None:
-        self.store(self.k.index_select(0, rows), self.v.index_select(0, rows))
+        past = self.cache[..., : self.steps].index_select(1, rows)
+        if len(rows) != self.cache.shape[1]:
+            self.store(self.room(len(rows)))
+        self.cache[..., : self.steps] = past
         if self.bias is not None:
-            self.bias = self.bias[: self.k.shape[1]].repeat(len(rows), 1, 1)  # equal in every row
+            self.bias = self.bias[: self.project.heads].repeat(len(rows), 1, 1)  # equal in all
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Add a step's keys and values and attend to all so far: (n, heads, d) each -> (n heads,
-        1, d)."""
+    def find(self, x: Tensor) -> Tensor:
+        """Add the step x (n, width) and attend to all so far: the concatenated outputs of the
+        heads (n, width), which the next step overwrites."""
         place, past = self.steps, self.steps + 1
-        if place == self.max_steps:
-            raise UsageError(
-                f"expected at most the {place} steps that the state was started for, found one "
-                "more; start it with more"
-            )
-        self.k.select(3, place).copy_(k)
-        self.v.select(2, place).copy_(v)
+        check_room(place, self.max_steps)
+        project, count, size = self.project, self.count, self.project.size
+        project(x, place)
+        self.cache.select(4, place).copy_(project.kv)
         self.steps = past
-        count, size = len(self.keys), q.shape[2]
-        q = q.reshape(count, 1, size)
-        keys = self.keys.as_strided((count, size, past), self.strides[0])  # faster than narrow
-        values = self.values.as_strided((count, past, size), self.strides[1])
+        keys = self.keys.as_strided((count, size, past), self.key_strides)  # faster than narrow
+        values = self.values.as_strided((count, past, size), self.value_strides, self.offset)
         if self.bias is None:
-            scores = torch.bmm(q, keys)  # (n heads, 1, t + 1)
+            scores = torch.bmm(project.queries, keys)  # (n heads, 1, t + 1)
         else:
             bias = self.bias.narrow(2, self.max_steps - past, past)
-            scores = torch.baddbmm(bias, q, keys)
-        return torch.bmm(scores.softmax(2), values)
+            scores = torch.baddbmm(bias, project.queries, keys)
+        torch.bmm(scores.softmax(2), values, out=self.found)
+        return self.merged
+
+
+def check_room(steps: int, max_steps: int) -> None:
+    if steps == max_steps:
+        raise UsageError(
+            f"expected at most the {steps} steps that the state was started for, found one more; "
+            "start it with more"
+        )
 
 
 class CausalAttention(MultiHeadAttention, Stepwise[KeyValueCache]):
@@ -226,16 +279,7 @@ class CausalAttention(MultiHeadAttention, Stepwise[KeyValueCache]):
         return KeyValueCache(self, n, max_steps)
 
     def step(self, state: KeyValueCache, x: Tensor) -> Tensor:
-        return self.leave(self.find(state, x))
-
-    def find(self, state: KeyValueCache, x: Tensor) -> Tensor:
-        """The concatenated outputs of the heads at a step, (n, width)."""
-        n, place = x.shape[0], state.steps
-        q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
-        if state.angles is not None:
-            cos, sin = state.angles[0][place], state.angles[1][place]
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        return state.attend(q, k, v).view(n, -1)
+        return self.leave(state.find(x))
 
 
 @dataclass

@@ -138,10 +138,11 @@ class EntryEmbedding(nn.Module):
     def reader(self) -> Callable[[Tensor, int], Tensor]:
         """A faster `forward` for values (m,) at one position: the parameters are split once."""
         table, weight = self.table, self.weight
-        if table is not None and (weight is None or self.cycle == 1):
+        spread = torch.stack([self.shift, self.factor])  # (2, cycle)
+        if table is not None and (weight is None or bool((spread == spread[:, :1]).all())):
             codes = torch.arange(len(table), device=table.device)
             listed = self(codes.to(table), torch.zeros_like(codes))  # (size, width)
-            return lambda x, place: F.embedding(x.long(), listed)
+            return lambda x, place: listed.index_select(0, x.long())
         shift = self.shift.unbind()
         slope = (self.factor[:, None] * cast(Tensor, weight)).unbind()  # (width,) each
         if table is None:
