@@ -188,7 +188,10 @@ def symbolic_lengths() -> Iterator[None]:
 
 
 def refusal(name: str, what: str, wanted: str, error: Exception) -> UsageError:
-    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    first: BaseException = error
+    while first.__cause__ is not None:  # what torch says last is only that it failed
+        first = first.__cause__
+    reason = str(first).strip().partition("\n")[0] or type(first).__name__
     return UsageError(
         f"{name} cannot be exported to {what} on such data: expected a network that {wanted} "
         f"exactly, found one that it does not ({reason.rstrip('.')}); use `monge serve`"
@@ -271,7 +274,7 @@ def save(
         return {}
     try:
         torch.onnx.export(
-            program,
+            program.run_decompositions(IN_OTHER_OPERATORS),
             f=str(out),
             input_names=names,
             opset_version=OPSET,
@@ -285,6 +288,28 @@ def save(
     except Exception as error:
         raise refusal(name, what, "ONNX expresses", error) from error
     return {"opset": OPSET}
+
+
+def search_sorted(
+    ascending: Tensor,
+    values: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """torch.searchsorted by comparison with every entry; like there, NaN comes last."""
+    if sorter is not None:
+        ascending = ascending.gather(-1, sorter)
+    entries = ascending.unsqueeze(-2) if ascending.ndim > 1 else ascending  # (..., 1, K)
+    x = values.unsqueeze(-1)
+    after = entries > x if right or side == "right" else entries >= x
+    return (~after).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+IN_OTHER_OPERATORS: dict[Any, Call] = {torch.ops.aten.searchsorted.Tensor: search_sorted}
+"""Operators that ONNX has not, by those that it has."""
 
 
 def in_onnxruntime(file: Path) -> Call:
