@@ -308,7 +308,38 @@ def search_sorted(
     return (~after).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
-IN_OTHER_OPERATORS: dict[Any, Call] = {torch.ops.aten.searchsorted.Tensor: search_sorted}
+def solve_triangular(
+    factor: Tensor,
+    right: Tensor,
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+) -> Tensor:
+    """torch.linalg.solve_triangular by halves of the rows."""
+    if not left:
+        turned = solve_triangular(
+            factor.mT, right.mT, upper=not upper, unitriangular=unitriangular
+        )
+        return turned.mT
+    n = factor.shape[-1]
+    stacked = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
+    right = right.expand(*stacked, *right.shape[-2:])
+    if n == 1:
+        return right if unitriangular else right / factor
+    halves = [slice(0, n // 2), slice(n // 2, n)]
+    one, two = reversed(halves) if upper else halves  # the half that is solved first
+    both = [factor[..., part, part] for part in (one, two)]
+    known = solve_triangular(both[0], right[..., one, :], upper=upper, unitriangular=unitriangular)
+    rest = right[..., two, :] - factor[..., two, one] @ known
+    other = solve_triangular(both[1], rest, upper=upper, unitriangular=unitriangular)
+    return torch.cat([other, known] if upper else [known, other], -2)
+
+
+IN_OTHER_OPERATORS: dict[Any, Call] = {
+    torch.ops.aten.searchsorted.Tensor: search_sorted,
+    torch.ops.aten.linalg_solve_triangular.default: solve_triangular,
+}
 """Operators that ONNX has not, by those that it has."""
 
 

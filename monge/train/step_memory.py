@@ -364,8 +364,8 @@ def indices_of(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 
 class ReadsAndCopies(TorchFunctionMode):
-    """What a fake tensor cannot do: arrays of known values, and of zeros for unknown ones, and deep
-    copies, for which torch copies the tensor's modes too, and crashes when it frees them."""
+    """What a fake tensor cannot do: arrays of known values, and of zeros for unknown ones, and
+    deep copies, for which torch copies the tensor's modes too, and crashes when it frees them."""
 
     def __init__(self, known: KnownValues) -> None:
         super().__init__()

@@ -90,6 +90,19 @@ def test_a_search_by_comparison_finds_the_places_of_torch(shape, options):
     assert torch.equal(export.search_sorted(mixed, values, sorter=order, **options), expected)
 
 
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("unitriangular", [False, True])
+@pytest.mark.parametrize("stacked", [(), (4,)])
+def test_a_system_solved_by_halves_is_solved(upper, left, unitriangular, stacked):
+    factor = torch.randn(*stacked, 5, 5, generator=make_generator(0), dtype=torch.float64)
+    factor = factor / 4 + 2 * torch.eye(5, dtype=torch.float64)  # both triangles have entries
+    right = torch.randn(5, 5, generator=make_generator(1), dtype=torch.float64)
+    options = dict(upper=upper, left=left, unitriangular=unitriangular)
+    expected = torch.linalg.solve_triangular(factor, right.expand_as(factor), **options)
+    torch.testing.assert_close(export.solve_triangular(factor, right, **options), expected)
+
+
 @pytest.mark.slow
 def test_a_refusal_names_the_operator_that_onnx_has_not(monkeypatch, tmp_path):
     pytest.importorskip("onnxruntime")
