@@ -273,21 +273,35 @@ def save(
         out.write_bytes(content.getbuffer())
         return {}
     try:
-        torch.onnx.export(
-            program.run_decompositions(IN_OTHER_OPERATORS),
-            f=str(out),
-            input_names=names,
-            opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
-            external_data=False,
-        )
+        write_onnx(program.run_decompositions(IN_OTHER_OPERATORS), names, out)
         check_equal(in_onnxruntime(out), module, inputs)
     except OSError:
         raise
     except Exception as error:
         raise refusal(name, what, "ONNX expresses", error) from error
     return {"opset": OPSET}
+
+
+def write_onnx(program: torch.export.ExportedProgram, names: list[str], out: Path) -> None:
+    """Write a program in the operators of ONNX, as it is where they cannot be simplified."""
+    from onnx_ir.passes import PassError
+
+    def write(optimize: bool) -> None:
+        torch.onnx.export(
+            program,
+            f=str(out),
+            input_names=names,
+            opset_version=OPSET,
+            dynamo=True,
+            optimize=optimize,
+            verbose=False,
+            external_data=False,
+        )
+
+    try:
+        write(True)
+    except PassError:
+        write(False)
 
 
 def search_sorted(
