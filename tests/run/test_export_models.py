@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from contextlib import nullcontext
 
 import candidates
 import pytest
@@ -11,6 +12,8 @@ from monge import registry
 from monge.core.errors import UsageError
 from monge.core.positional import example_inputs
 from monge.core.rng import make_generator
+from monge.models.autoregressive.pixelrnn import PixelRNN
+from monge.models.flow._base import Flow
 from monge.run import export
 from monge.train.trainer import Trainer
 
@@ -34,6 +37,13 @@ def noisy(model):
     return model.likelihood(rows).kind != "exact"
 
 
+def beyond_onnx(model, what):
+    """What only torch.export writes: onnxruntime has no quantiles of normals, with which flows
+    decode tables, and the lines of pixelrnn are written into maps of a fixed number of rows."""
+    is_flow_of_table = isinstance(model, Flow) and bool(model.space.columns)
+    return isinstance(model, PixelRNN) or (what == "decode" and is_flow_of_table)
+
+
 def exported(model, name, onnx=None):
     """What was exported, also to ONNX if a folder is given: both compare the outputs for one row
     and for more than the example has. A likelihood that draws noise is refused."""
@@ -50,7 +60,8 @@ def exported(model, name, onnx=None):
             program = export.traced(module, inputs, axes, what, name)
             if onnx:
                 out = onnx / f"{what}.onnx"
-                export.save(program, module, inputs, list(axes), out, what, name)
+                with pytest.raises(UsageError) if beyond_onnx(model, what) else nullcontext():
+                    export.save(program, module, inputs, list(axes), out, what, name)
         done.append(what)
     return done
 
