@@ -30,6 +30,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
+from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -89,17 +90,30 @@ def phrases() -> tuple[list[str], list[str]]:
     return german * 20, [f"{decades[t]} {units[o]}" for t, o in numbers] * 20
 
 
-PLANE = ("moons", "checkerboard", "pinwheel")
+def negatives() -> str:
+    """The digits and their negatives, unpaired, as two files."""
+    folder, images = Path(tempfile.mkdtemp()), load_digits().images[:, None]
+    images = (images * 255 / 16).astype(np.uint8)
+    np.save(folder / "digits.npy", images)
+    np.save(folder / "negatives.npy", 255 - images[np.random.default_rng(0).permutation(1797)])
+    return f"{folder / 'digits.npy'}~{folder / 'negatives.npy'}"
+
+
 SERIES = Plan(sales, about="two years of daily sales, made by a formula with noise")
 PAIRS = Plan(phrases, options={"data": {"tokens": "words"}}, about="numbers in words")
 LABELS = Plan("digits", options={"target": "label"})
 PLANS: dict[str, Plan] = {
     "adversarial.gan": Plan("ring", steps=1000),
     "adversarial.wgan": Plan("ring", steps=400),
-    "adversarial.dcgan": Plan("digits", steps=250),
+    "adversarial.dcgan": Plan("digits", steps=1000),
     "adversarial.pix2pix": Plan("digits+edges", steps=400),
-    "adversarial.cyclegan": Plan("digits~digits+edges", steps=100),
-    "autoregressive.deep_nade": Plan("digits+binarise", steps=250),
+    "adversarial.cyclegan": Plan(
+        negatives,
+        ("identity=0", "cycle=2", "net.width=16", "width=16", "train.lr=2e-3"),
+        steps=300,
+        about="digits, and negatives of digits in another order",
+    ),
+    "autoregressive.deep_nade": Plan("digits+binarise", steps=400),
     "autoregressive.gpt": Plan("digits", steps=300),
     "autoregressive.pixelcnn": Plan("digits", steps=250),
     "autoregressive.pixelrnn": Plan("digits", steps=150),
@@ -119,15 +133,15 @@ PLANS: dict[str, Plan] = {
     "diffusion.noisy_classifier": LABELS,
     "energy.ebm": Plan("pinwheel", steps=800),
     "energy.rbm": Plan("digits+binarise", steps=1000),
-    "flow.attribute": Plan("digits", options={"given": ["label"]}, steps=120),
-    "flow.cflow": Plan("digits+edges", steps=120),
+    "flow.attribute": Plan("digits", options={"given": ["label"]}, steps=350),
+    "flow.cflow": Plan("digits+half", steps=350),
     "flow.cnf": Plan("pinwheel", steps=600),
     "flow.coupling": Plan("checkerboard", steps=800),
-    "flow.glow": Plan("digits", steps=150),
+    "flow.glow": Plan("digits", steps=400),
     "flow.iaf": Plan("moons", steps=500),
     "flow.maf": Plan("moons", steps=800),
     "flow.residual": Plan("moons", steps=400),
-    "flow.superres": Plan("digits+low2", steps=120),
+    "flow.superres": Plan("digits+low2", steps=400),
     "predict.semi": Plan("digits", ("data.labels=100",), {"target": "label"}, steps=400),
     "predict.m2": Plan("digits", ("data.labels=100",), {"target": "label"}, steps=400),
     "predict.cnn": Plan("digits", options={"target": "label"}, steps=200),
@@ -146,7 +160,7 @@ PLANS: dict[str, Plan] = {
     "sequence.seq2seq": PAIRS,
     "sequence.transformer": PAIRS,
     "transport.entropic_map": Plan("eight_gaussians~moons"),
-    "transport.neural_map": Plan("eight_gaussians~moons", steps=200),
+    "transport.neural_map": Plan("eight_gaussians~moons", steps=800),
     "transport.sinkhorn_generator": Plan("eight_gaussians", steps=300),
 }
 

@@ -55,6 +55,16 @@ def code(value: Any) -> str:
 # models
 
 
+def with_lists(text: str) -> str:
+    """Names with what they mean in a second column, as docstrings have them, become a list."""
+    parts = text.split("\n\n")
+    for i, part in enumerate(parts):
+        if all(re.match(r"\w+ {2,}\S| {4}", line) for line in part.splitlines()):
+            part = re.sub(r"^ +", "  ", part, flags=re.M)
+            parts[i] = re.sub(r"^(\w+) {2,}", r"- `\1`: ", part, flags=re.M)
+    return "\n\n".join(parts)
+
+
 def model_page(entry: registry.Entry) -> str:
     """One model: its theory, what it takes and can do, its settings and its defaults."""
     from monge.cli.models import field_rows, option_rows, unlabelled
@@ -75,8 +85,8 @@ def model_page(entry: registry.Entry) -> str:
         table(("", ""), facts),
         f"```\nmonge models {entry.name}\nmonge fit {entry.name} DATA\n```",
         gallery_section(entry.name),
-        theory.partition("\n")[2].strip(),
-        "## Definition\n\n" + (inspect.getdoc(owner) or ""),
+        with_lists(theory.partition("\n")[2].strip()),
+        "## Definition\n\n" + with_lists(inspect.getdoc(owner) or ""),
     ]
     if owner.presets:
         presets = [(code(f"preset={name}"), text) for name, text in owner.presets.items()]
@@ -372,7 +382,13 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 def mathml(formula: str, display: bool) -> str:
     from latex2mathml.converter import convert
 
-    return convert(formula.strip(), display="block" if display else "inline")
+    formula = re.sub(r"\\arg\\(max|min)", r"\\text{arg \1}", formula.strip())
+    found = convert(formula, display="block" if display else "inline")
+    if unknown := re.search(r">[^<]*(\\\w+)", found):
+        raise ValueError(
+            f"expected a formula that MathML expresses, found {unknown[1]}: {formula}"
+        )
+    return found
 
 
 if __name__ == "__main__":

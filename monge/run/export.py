@@ -188,7 +188,10 @@ def symbolic_lengths() -> Iterator[None]:
 
 
 def refusal(name: str, what: str, wanted: str, error: Exception) -> UsageError:
-    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    first: BaseException = error
+    while first.__cause__ is not None:  # what torch says last is only that it failed
+        first = first.__cause__
+    reason = str(first).strip().partition("\n")[0] or type(first).__name__
     return UsageError(
         f"{name} cannot be exported to {what} on such data: expected a network that {wanted} "
         f"exactly, found one that it does not ({reason.rstrip('.')}); use `monge serve`"
@@ -270,21 +273,88 @@ def save(
         out.write_bytes(content.getbuffer())
         return {}
     try:
-        torch.onnx.export(
-            program,
-            f=str(out),
-            input_names=names,
-            opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
-            external_data=False,
-        )
+        write_onnx(program.run_decompositions(IN_OTHER_OPERATORS), names, out)
         check_equal(in_onnxruntime(out), module, inputs)
     except OSError:
         raise
     except Exception as error:
         raise refusal(name, what, "ONNX expresses", error) from error
     return {"opset": OPSET}
+
+
+def write_onnx(program: torch.export.ExportedProgram, names: list[str], out: Path) -> None:
+    """Write a program in the operators of ONNX, as it is where they cannot be simplified."""
+    from onnx_ir.passes import PassError
+
+    def write(optimize: bool) -> None:
+        torch.onnx.export(
+            program,
+            f=str(out),
+            input_names=names,
+            opset_version=OPSET,
+            dynamo=True,
+            optimize=optimize,
+            verbose=False,
+            external_data=False,
+        )
+
+    try:
+        write(True)
+    except PassError:
+        write(False)
+
+
+def search_sorted(
+    ascending: Tensor,
+    values: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """torch.searchsorted by comparison with every entry; like there, NaN comes last."""
+    if sorter is not None:
+        ascending = ascending.gather(-1, sorter)
+    entries = ascending.unsqueeze(-2) if ascending.ndim > 1 else ascending  # (..., 1, K)
+    x = values.unsqueeze(-1)
+    after = entries > x if right or side == "right" else entries >= x
+    return (~after).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def solve_triangular(
+    factor: Tensor,
+    right: Tensor,
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+) -> Tensor:
+    """torch.linalg.solve_triangular by halves of the rows."""
+    if not left:
+        turned = solve_triangular(
+            factor.mT, right.mT, upper=not upper, unitriangular=unitriangular
+        )
+        return turned.mT
+    n = factor.shape[-1]
+    stacked = torch.broadcast_shapes(factor.shape[:-2], right.shape[:-2])
+    right = right.expand(*stacked, *right.shape[-2:])
+    if n == 1:
+        return right if unitriangular else right / factor
+    halves = [slice(0, n // 2), slice(n // 2, n)]
+    one, two = reversed(halves) if upper else halves  # the half that is solved first
+    both = [factor[..., part, part] for part in (one, two)]
+    known = solve_triangular(both[0], right[..., one, :], upper=upper, unitriangular=unitriangular)
+    rest = right[..., two, :] - factor[..., two, one] @ known
+    other = solve_triangular(both[1], rest, upper=upper, unitriangular=unitriangular)
+    return torch.cat([other, known] if upper else [known, other], -2)
+
+
+IN_OTHER_OPERATORS: dict[Any, Call] = {
+    torch.ops.aten.searchsorted.Tensor: search_sorted,
+    torch.ops.aten.linalg_solve_triangular.default: solve_triangular,
+}
+"""Operators that ONNX has not, by those that it has."""
 
 
 def in_onnxruntime(file: Path) -> Call:

@@ -95,7 +95,7 @@ def step_memory(
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     known, gauge = KnownValues(fake_mode), MemoryGauge()
     traced = known.copy(model)
-    with torch.random.fork_rng(devices=[]), fake_mode, known, ArrayReads(known):
+    with torch.random.fork_rng(devices=[]), fake_mode, known, ReadsAndCopies(known):
         torch.manual_seed(0)
         try:
             pairs = list(matching(traced.updates(), updates))
@@ -132,7 +132,7 @@ def check_model_memory(
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     known, gauge = KnownValues(fake_mode), MemoryGauge(available)
     copies = [{name: known.copy(part) for name, part in parts.items()}] if parts else []
-    with torch.random.fork_rng(devices=[]), fake_mode, known, ArrayReads(known):
+    with torch.random.fork_rng(devices=[]), fake_mode, known, ReadsAndCopies(known):
         try:
             with gauge:
                 model = config.build(space, *copies)
@@ -363,8 +363,9 @@ def indices_of(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     return found
 
 
-class ArrayReads(TorchFunctionMode):
-    """Arrays of known values, and of zeros for unknown ones: a fake tensor has none."""
+class ReadsAndCopies(TorchFunctionMode):
+    """What a fake tensor cannot do: arrays of known values, and of zeros for unknown ones, and
+    deep copies, for which torch copies the tensor's modes too, and crashes when it frees them."""
 
     def __init__(self, known: KnownValues) -> None:
         super().__init__()
@@ -377,6 +378,12 @@ class ArrayReads(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if func is Tensor.__deepcopy__:
+            source, memo = args
+            if id(source) not in memo:
+                made = source.detach().clone().requires_grad_(source.requires_grad)
+                memo[id(source)] = made
+            return memo[id(source)]
         if func not in (Tensor.numpy, Tensor.__array__):
             return func(*args, **(kwargs or {}))
         value = self.known.value(args[0])

@@ -187,8 +187,16 @@ def test_every_command_that_pages_name_is_there():
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
 
 
+def test_names_in_a_column_become_a_list():
+    text = "Two ways:\n\none    the first,\n       at length\nother  the second\n\nNo  more.\nEnd."
+    expected = "- `one`: the first,\n  at length\n- `other`: the second"
+    assert site().with_lists(text).split("\n\n") == ["Two ways:", expected, "No  more.\nEnd."]
+
+
 def test_formulas_become_mathml():
     pytest.importorskip("latex2mathml")
+    with pytest.raises(ValueError):
+        site().mathml(r"\nosuchword x", False)
     for page in [*PAGES, *(ROOT / "monge" / "models").rglob("*.py")]:
         for formula in re.findall(r"\$([^$\n]+)\$", page.read_text()):
             assert site().mathml(formula, False).startswith("<math")

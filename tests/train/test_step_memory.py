@@ -1,5 +1,6 @@
 """The memory of a training step, estimated from shapes, for every model of the registry."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import candidates
@@ -167,6 +168,19 @@ def test_values_that_are_known_are_read_and_others_are_assumed(use):
     cost = reads(use)
     assert not cost.is_lower_bound
     assert PLAIN.working <= cost.working <= 3 * PLAIN.working
+
+
+def test_a_copy_is_traced_like_its_source():
+    """torch would copy what traces it too, and the process ended when that was freed."""
+
+    def use(model, batch, h):
+        copied = deepcopy([model.order, model.order])
+        assert copied[0] is copied[1]
+        assert copied[0] is not model.order
+        assert copied[0].fake_mode is model.order.fake_mode
+        return h[: 100 + reject(copied[0].tolist() != [3, 1, 2])]
+
+    assert not reads(use).is_lower_bound
 
 
 def test_writing_unknown_values_makes_views_unknown():

@@ -87,6 +87,7 @@ class TableCells(nn.Module):
     mixed: Tensor
     size: Tensor
     plain: Tensor  # (D,): real numbers without other cells
+    plain_places: Tensor  # their columns
     is_real: Tensor  # (D,)
     numeric: Tensor  # (D,): columns whose cells have an order
 
@@ -101,9 +102,10 @@ class TableCells(nn.Module):
             for kind, part in zip(kinds, columns, strict=True)
         ]
         self.has_states = any(kind != "plain" for kind in kinds)
-        for kind in ("coded", "binned", "mixed"):
+        for kind in ("coded", "binned", "mixed", "plain"):
             places = [i for i, other in enumerate(kinds) if other == kind]
-            self.register_buffer(kind, torch.tensor(places, dtype=torch.long), persistent=False)
+            name = "plain_places" if kind == "plain" else kind
+            self.register_buffer(name, torch.tensor(places, dtype=torch.long), persistent=False)
         for name, values in (
             ("plain", [kind == "plain" for kind in kinds]),
             ("is_real", [kind in ("plain", "mixed") for kind in kinds]),
@@ -506,7 +508,7 @@ class TableUnits(Bijection):
         """Plain reals made nearly normal, and log dy/dx of each column, (B, D)."""
         if self.reals is None:
             return x, torch.zeros_like(x)
-        plain = self.cells.plain.nonzero()[:, 0]
+        plain = self.cells.plain_places
         y, log_slopes = self.reals(x[:, plain])
         zero = torch.zeros_like(x)
         return x.index_copy(1, plain, y.to(x.dtype)), zero.index_copy(1, plain, log_slopes.to(x))
@@ -515,7 +517,7 @@ class TableUnits(Bijection):
         """Plain reals in the units of the data."""
         if self.reals is None:
             return y, y.new_zeros(len(y))
-        plain = self.cells.plain.nonzero()[:, 0]
+        plain = self.cells.plain_places
         x = y.index_copy(1, plain, self.reals.inverse(y[:, plain]).to(y.dtype))
         return x, -self.reals(x[:, plain])[1].sum(1).to(y.dtype)
 

@@ -33,7 +33,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from .._moving_average import follow
+from .._moving_average import follow, warmed_up
 from .._views import cut_out, mixed_rows, transform_images
 from ._base import Predictor, WrappedPredictor
 from ._images import SMALL_SIDE, image_side
@@ -174,8 +174,8 @@ class SemiSupervised(WrappedPredictor):
     def move_teacher(self, batch: Batch) -> Losses:
         """The weights of the teacher follow those of the predictor."""
         assert self.teacher is not None, "only for method=mean_teacher"
-        decay = self.config.teacher_decay
-        return {"distance": follow(self.teacher, self.predictor, decay, batch.step)}
+        decay = warmed_up(self.config.teacher_decay, batch.step)
+        return {"distance": follow(self.teacher, self.predictor, decay)}
 
     def initialise_from_data(self, batch: Batch) -> None:
         self.predictor.initialise_from_data(batch)

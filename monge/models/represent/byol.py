@@ -3,7 +3,8 @@ r"""BYOL: codes of two views predict each other, without negatives
 The projection $z = g(f(v))$ of one view of a row, passed through a predictor q, is compared with
 the projection $z'$ of the other view by a target network, whose weights are a moving average of
 those of f and g: the loss of a row is $2 - 2 \cos(q(z), z')$, averaged over both orders of the
-views. No gradient passes the target. Without q all codes would become one.
+views. No gradient passes the target. Without q, or if the target were soon the encoder itself, all
+codes would become one.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class BYOL(TwoViewEncoder):
     def move_target(self, batch: Batch) -> Losses:
         """The weights of the target network follow those of the encoder and its projection."""
         online = nn.ModuleList([self.trunk, self.project])
-        return {"distance": follow(self.target, online, self.config.target_decay, batch.step)}
+        return {"distance": follow(self.target, online, self.config.target_decay)}
 
 
 def angle_loss(one: Tensor, two: Tensor) -> Tensor:

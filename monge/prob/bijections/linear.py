@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core.model import is_exporting
 from .base import Bijection, Mapped, zero_log_det
 
 
@@ -107,8 +108,9 @@ class LULinear(Bijection):
         return apply_matrix((lower @ upper)[self.order], x), self.log_det(x)
 
     def is_small_batch(self, x: Tensor) -> bool:
-        """Whether applying the factors one by one is cheaper than computing their product."""
-        return x.ndim == 2 and len(x) < x.shape[1]
+        """Whether applying the factors one by one is cheaper than computing their product; an
+        exported map does not depend on the number of rows."""
+        return not is_exporting() and x.ndim == 2 and len(x) < x.shape[1]
 
     @torch.no_grad()
     def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
