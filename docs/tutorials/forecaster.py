@@ -34,9 +34,9 @@ paths = run.forecast(28, paths=True, n=200)
 print(future.head())
 
 # %%
-figure, axes = plt.subplots(figsize=(9, 3))
-numbers = future.select_dtypes("number").to_numpy()
+figure, axes = plt.subplots(figsize=(9, 3), layout="constrained")
 axes.plot(range(-60, 0), sold[-60:], color="black")
-axes.plot(range(28), numbers)
+axes.fill_between(range(28), future["sold_low"], future["sold_high"], alpha=0.3, linewidth=0)
+axes.plot(range(28), future["sold"])
 axes.set(xlabel="days from today", ylabel="sold")
 figure.savefig("forecast.png", dpi=120)

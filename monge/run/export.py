@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..core.abilities import Ability, CanDecode, CanExport, HasLikelihood, HasMean
 from ..core.batch import Batch
-from ..core.errors import UsageError
+from ..core.errors import DataError, UsageError
 from ..core.files import replacing
 from ..core.model import Model, exporting
 from ..core.positional import batches, example_inputs, input_names
@@ -228,7 +228,13 @@ def function_of(model: Any, what: str, name: str) -> Exported:
     inputs = example_inputs(spaces, number_like(model))
     module = {"decode": Decoding, "predict": Predicting, "score": Scoring}[what](model).eval()
     if what == "score":
-        kind = model.likelihood(cast(Scoring, module).batch(inputs)).kind
+        try:
+            kind = model.likelihood(cast(Scoring, module).batch(inputs)).kind
+        except DataError as error:
+            raise UsageError(
+                f"expected a log-likelihood of any rows to export, found that of {name}, which "
+                f"refuses some ({error}); use `monge score` or `monge serve`"
+            ) from error
         if kind != "exact":
             raise UsageError(
                 f"expected an exact log-likelihood to export, found {kind} of {name}, which "
