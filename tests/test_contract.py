@@ -71,7 +71,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, kind, given, tmp_pat
 
 @every(improves=True)
 def test_a_short_fit_improves_the_held_out_score(name, kind, given):
-    _, before, after = trained(name, kind, given, is_adversarial(name))
+    long = {"improves": True} if is_adversarial(name) else {}  # one fit of others for all checks
+    _, before, after = trained(name, kind, given, **long)
     assert math.isfinite(after.value)
     assert after.better_than(before)
 
