@@ -18,7 +18,6 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.space import Space
 from ..models.latent._encoder_decoder import DenseEncoderDecoder
-from ..models.latent._hierarchy import HierarchicalModel
 from ..models.latent._total_correlation import (
     discriminator_loss,
     log_ratios_in_batch,
@@ -147,9 +146,7 @@ def x149_ladder_posterior_is_the_prior_times_a_gaussian_of_data() -> Residual:
     top = top.expand(len(axis), ROWS, 1)
     z = torch.cat([axis[:, None, None].expand_as(top), top], -1)  # (CELLS, ROWS, 2)
     path = model.path_of(batch, z)
-    of_data = HierarchicalModel.level_posterior(
-        model, 0, {1: top}, *model.encoder_outputs(batch), None
-    )
+    of_data = model.level_posterior(0, {1: top}, *model.encoder_outputs(batch))
     log_product = (path.p[0].log_prob(path.z[0]) + of_data.log_prob(path.z[0])).squeeze(-1)
     product = log_product.exp() / (log_product.exp().sum(0) * (axis[1] - axis[0]))
     found = path.q[0].log_prob(path.z[0]).squeeze(-1).exp()

@@ -156,7 +156,7 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         for t in reversed(self.levels) if self.top_down else self.levels:
             if self.top_down:
                 p[t] = self.level_prior(t, z, h, context)
-            q[t] = self.level_posterior(t, z, h, context, p.get(t))
+            q[t] = self.with_prior(t, self.level_posterior(t, z, h, context), p.get(t))
             z[t] = choose(t, q[t])
         if not self.top_down:
             p = {t: self.level_prior(t, z, h, context) for t in self.levels}
@@ -174,15 +174,16 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         mean, raw = self.priors[level](concat_context(others, context)).chunk(2, -1)
         return LevelGaussian(mean, bound_log_scale(raw))
 
-    def level_posterior(
-        self,
-        level: int,
-        z: dict[int, Tensor],
-        h: Tensor,
-        context: Tensor,
-        prior: LevelGaussian | None,
+    def with_prior(
+        self, level: int, q: LevelGaussian, prior: LevelGaussian | None
     ) -> LevelGaussian:
-        """q(z_t | ., x); `prior` is p(z_t | levels above) where those are known."""
+        """q(z_t | ., x) by the network and by p(z_t | levels above), if that is known."""
+        return q
+
+    def level_posterior(
+        self, level: int, z: dict[int, Tensor], h: Tensor, context: Tensor
+    ) -> LevelGaussian:
+        """The Gaussian that the network of a level gives."""
         known = [z[t] for t in self.posterior_parents(level)]
         *direct, row = h.split([*self.direct, self.config.summary], -1)
         if self.direct[level]:

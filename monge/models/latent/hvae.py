@@ -81,15 +81,9 @@ class HVAE(HierarchicalModel):
     def decoder_levels(self) -> Sequence[int]:
         return self.levels
 
-    def level_posterior(
-        self,
-        level: int,
-        z: dict[int, Tensor],
-        h: Tensor,
-        context: Tensor,
-        prior: LevelGaussian | None,
+    def with_prior(
+        self, level: int, q: LevelGaussian, prior: LevelGaussian | None
     ) -> LevelGaussian:
-        q = super().level_posterior(level, z, h, context, prior)
         is_top = level == self.levels[-1]
         if self.config.inference != "ladder" or prior is None or is_top:
             return q
