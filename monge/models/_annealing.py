@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.abilities import Likelihood
+from ..core.config import Config as BaseConfig
+from ..core.config import Range
+from ..core.rng import derive_seed, keyed_uniform
 from ..prob.distributions import log_mean_exp
 
 State = TypeVar("State")
@@ -35,6 +39,14 @@ TARGET_ACCEPTANCE = 0.7
 """Share of moves accepted at a good step size: 0.57 for Langevin moves, more for longer ones."""
 PILOT_STEPS = 25
 """Temperatures at which step sizes are chosen along the path."""
+PILOT_CHAINS = 8
+"""Chains of a row by which its step sizes are chosen."""
+SAMPLES_PER_BLOCK = 8
+"""Samples or chains of a row whose noise is drawn at once; more are drawn in a loop."""
+MAX_CHAINS = 2048
+"""Chains of all rows that are annealed at once."""
+Blocks = Sequence[tuple[int, int]]
+"""Blocks of the chains of a row: the number of the first, and how many."""
 
 
 def anneal(
@@ -152,6 +164,86 @@ class NormalPath:
 
         chains, log_weight = anneal(self.evaluate(start), step, temperatures)
         return chains.w, log_weight
+
+
+class AnnealedLikelihoodConfig(BaseConfig):
+    """How the likelihood of a row with latent codes is estimated."""
+
+    method: Literal["importance", "ais"] = "importance"
+    """importance: the mean weight of samples of q(z | x); ais: annealed importance sampling,
+    whose samples move from q(z | x) to p(z | x), much tighter and slower."""
+    samples: Annotated[int, Range(1)] = 8
+    """Importance samples, or chains of ais: more are tighter and slower; 1 is the ELBO, with
+    ais a single chain."""
+    temperatures: Annotated[int, Range(1)] = 100
+    """ais: distributions between q(z | x) and p(z | x)."""
+    leaps: Annotated[int, Range(1, 50)] = 3
+    """ais: leapfrog steps of a move."""
+
+
+@dataclass(frozen=True)
+class RowNoise:
+    """Noise of the chains of rows, keyed by row and block, so that it depends neither on other
+    rows nor on the number of chains."""
+
+    row: Tensor  # (B,)
+    seed: int
+    normal: Callable[[int, int], Tensor]
+    """Standard normal noise (S, B, ...) of S chains of every row, by a seed."""
+
+    def normals(self, blocks: Blocks, *keys: int | str) -> Tensor:  # (S B, D)
+        parts = [self.normal(count, derive_seed(self.seed, *keys, at)) for at, count in blocks]
+        return torch.cat(parts).flatten(2).flatten(0, 1)
+
+    def moves(self, blocks: Blocks, key: str) -> MoveNoise:
+        numbers = itertools.count()
+
+        def draw() -> tuple[Tensor, Tensor]:
+            number = next(numbers)
+            momentum = self.normals(blocks, key, "momentum", number)
+            seeds = [derive_seed(self.seed, key, "accept", number, first) for first, _ in blocks]
+            uniform = [
+                keyed_uniform(self.row, (count,), each).T
+                for each, (_, count) in zip(seeds, blocks, strict=True)
+            ]
+            return momentum, torch.cat(uniform).flatten().to(momentum)
+
+        return draw
+
+
+@torch.no_grad()
+def annealed_bound(
+    energy: Callable[[Tensor], Tensor],
+    noise: RowNoise,
+    options: AnnealedLikelihoodConfig,
+    max_chains: int = MAX_CHAINS,
+) -> Likelihood:
+    """log p(x) of rows by chains in the noise of their codes z = T(e), e ~ N(0, I) before
+    annealing: `energy` gives -log p(x, z) / q(z | x) of chains (S B, D), (S B,). Each row has step
+    sizes of its own."""
+    rows = len(noise.row)
+
+    def evaluate(w: Tensor) -> Chains:
+        return evaluate_energy(energy, w)
+
+    def start(blocks: Blocks, key: str) -> tuple[Tensor, MoveNoise]:
+        return noise.normals(blocks, key), noise.moves(blocks, key)
+
+    path = NormalPath.tuned(evaluate, options.leaps, *start([(0, PILOT_CHAINS)], "pilot"), rows)
+    blocks = [
+        (first, min(SAMPLES_PER_BLOCK, options.samples - first))
+        for first in range(0, options.samples, SAMPLES_PER_BLOCK)
+    ]
+    at_once, log_weights = max(max_chains // (SAMPLES_PER_BLOCK * rows), 1), []
+    for place in range(0, len(blocks), at_once):
+        first, moves = start(blocks[place : place + at_once], "codes")
+        log_weight = path.run(first, options.temperatures, moves)[1]
+        log_weights.append(log_weight.unflatten(0, (-1, rows)))
+    text = f"{options.samples} chains of {options.temperatures} temperatures"
+    if options.samples == 1:
+        return Likelihood(log_weights[0][0], "bound", None, text)
+    value, error = log_mean_exp(torch.cat(log_weights))
+    return Likelihood(value, "bound", error, text)
 
 
 def log_mean(log_weight: Tensor) -> LogZ:

@@ -20,6 +20,7 @@ from ..core.rng import make_generator
 from ..evaluate.ranks import DRAWS, Ranks, ranks_of, uniformity
 from ..models._annealing import Chains, evaluate_energy, leap
 from ..models.latent._elbo import LatentVariableModel
+from ..models.latent._sequential import SequentialLatentModel
 from ..models.latent.vae import VAE
 from ..prob.laplace import LaplacePosterior, gauss_newton
 from ..solve.mcmc import split_rhat, stein_direction
@@ -92,6 +93,22 @@ def x143_one_temperature_is_importance_sampling(
         for method in ("importance", "ais")
     )
     return Residual(float((importance - ais).abs().amax()), 1e-9)
+
+
+def x143_one_temperature_is_importance_sampling_of_sequences(
+    model: SequentialLatentModel, batch: Batch
+) -> Residual:
+    """ais(1 temperature) = log mean p(x,z)/q(z|x), codes z of all steps.
+
+    Source: Neal 2001, Annealed Importance Sampling, sec. 2; Burda, Grosse & Salakhutdinov 2016,
+    Importance Weighted Autoencoders, eq. 8."""
+    whole, ais = (
+        model.likelihood(
+            batch, model.LikelihoodConfig(method=method, samples=8, temperatures=1, filter=False)
+        ).value
+        for method in ("importance", "ais")
+    )
+    return Residual(float((whole - ais).abs().amax()), 1e-9)
 
 
 def x144_laplace_is_exact_for_linear_gaussian_models() -> Residual:

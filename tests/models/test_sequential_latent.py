@@ -58,8 +58,35 @@ def test_importance_samples_recover_probabilities_that_sum_to_one(name):
         assert found.kind == "bound"
         assert abs(found.value.exp().sum() - 1) < 5 * float(found.stderr.max())
         assert found.stderr.max() < 0.1
-    one = model.likelihood(Batch(every), model.LikelihoodConfig().override("samples=1")).value
+    many = Batch(every.repeat(200, 1), row=torch.arange(200 * len(every)))
+    one = model.likelihood(many, model.LikelihoodConfig().override("samples=1")).value
     assert one.mean() < found.value.mean()
+
+
+@both
+def test_annealing_finds_the_evidence_that_few_whole_sequences_miss(name):
+    """By chains of all codes of a row, which reach what thousands of importance samples find; rows
+    do not depend on those beside them, nor on padding."""
+    space, every = bits(3)
+    model = built(name, space, seed=3)
+    with torch.no_grad():
+        for part in model.posteriors:  # far from the prior, as an encoder that has learned little
+            part.net.out.bias.add_(0.8)
+    batch = Batch(every, row=torch.arange(len(every)))
+
+    def score(rows, *options):
+        asked = model.LikelihoodConfig().override(*options)
+        return model.likelihood(rows, asked, make_generator(1))
+
+    truth = score(batch, "samples=2000").value
+    few = score(batch, "samples=8", "filter=false").value
+    ais = ("method=ais", "samples=8", "temperatures=20", "leaps=2")
+    found = score(batch, *ais)
+    assert found.kind == "bound"
+    assert "20" in found.description
+    assert (found.value - truth).abs().mean() < (few - truth).abs().mean() / 2
+    parts = torch.cat([score(batch[i : i + 4], *ais).value for i in (0, 4)])
+    torch.testing.assert_close(parts, found.value)
 
 
 @both

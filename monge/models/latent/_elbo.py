@@ -23,10 +23,9 @@ as with importance samples, which are the case of one temperature.
 from __future__ import annotations
 
 import abc
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -50,12 +49,17 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range, find, name_of, title_of
 from ...core.errors import UsageError
 from ...core.model import Model, new_optimiser, take_step
-from ...core.rng import derive_seed, keyed_normal, keyed_uniform, make_generator, seed_of
+from ...core.rng import derive_seed, keyed_normal, make_generator, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
 from ...prob.distributions import log_mean_exp
 from ...prob.heads import Head, LearnedScales
-from .._annealing import Chains, MoveNoise, NormalPath, evaluate_energy
+from .._annealing import (
+    SAMPLES_PER_BLOCK,
+    AnnealedLikelihoodConfig,
+    RowNoise,
+    annealed_bound,
+)
 from ._diagnostics import (
     find_amortisation_gap,
     find_collapse,
@@ -65,14 +69,6 @@ from ._diagnostics import (
 from ._encoder_decoder import DenseEncoderDecoder, EncoderDecoder
 from ._posterior import PosteriorSample, check_code_shape, check_latent_size
 
-PILOT_CHAINS = 8
-"""Chains of a row by which the step sizes of annealing are chosen."""
-SAMPLES_PER_BLOCK = 8
-"""Importance samples of a row computed at once; more are computed in a loop."""
-Blocks = Sequence[tuple[int, int]]
-"""Blocks of the samples of a row: the number of the first, and how many."""
-MAX_CHAINS = 2048
-"""Chains of all rows that are annealed at once."""
 REFINE_LR = 0.05
 """Initial learning rate of refinement; it falls linearly to 0."""
 GAP_ROWS, GAP_STEPS = 64, 20
@@ -255,19 +251,9 @@ class LatentVariableModel(
         sweeps: Annotated[int, Range(1)] = 10
         """Imputation: pseudo-Gibbs sweeps, with method=importance before the resampling."""
 
-    class LikelihoodConfig(BaseConfig):
+    class LikelihoodConfig(AnnealedLikelihoodConfig):
         """How tight the bound is."""
 
-        method: Literal["importance", "ais"] = "importance"
-        """importance: the mean weight of samples of q(z | x); ais: annealed importance sampling,
-        whose samples move from q(z | x) to p(z | x), much tighter and slower."""
-        samples: Annotated[int, Range(1)] = 8
-        """Importance samples, or chains of ais: more are tighter and slower; 1 is the ELBO, with
-        ais a single chain."""
-        temperatures: Annotated[int, Range(1)] = 100
-        """ais: distributions between q(z | x) and p(z | x)."""
-        leaps: Annotated[int, Range(1, 50)] = 3
-        """ais: leapfrog steps of a move."""
         refine: Annotated[int, Range(0)] = 0
         """Gradient steps that refine each row's posterior (semi-amortised inference)."""
 
@@ -342,67 +328,18 @@ class LatentVariableModel(
         value, error = log_mean_exp(torch.cat(log_weights))
         return Likelihood(value, "bound", error)
 
-    @torch.no_grad()
     def annealed_bound(
         self, batch: Batch, h: Tensor, context: Tensor, options: LikelihoodConfig, seed: int
     ) -> Likelihood:
-        """Annealed importance sampling of log p(x) in the noise of codes; each row has step sizes
-        of its own."""
-        n = len(batch)
+        """Annealed importance sampling of log p(x) from q(z | x), whose parameters are h."""
 
         def energy(noise: Tensor) -> Tensor:  # (S B, latent) -> (S B,)
-            code = self.sample_posterior(h, context, noise.unflatten(0, (-1, n)))
+            code = self.sample_posterior(h, context, noise.unflatten(0, (-1, len(batch))))
             log_p = self.log_given_code(batch, code.z, context)
             return (code.log_ratios.sum(-1) - log_p).flatten()
 
-        def evaluate(noise: Tensor) -> Chains:
-            return evaluate_energy(energy, noise)
-
-        def start(blocks: Blocks, key: str) -> tuple[Tensor, MoveNoise]:
-            first = self.block_noise(batch, blocks, seed, key)
-            return first.flatten(0, 1), self.move_noise(batch, blocks, seed, key)
-
-        pilot = start([(0, PILOT_CHAINS)], "pilot")
-        path = NormalPath.tuned(evaluate, options.leaps, *pilot, n)
-        blocks = [
-            (first, min(SAMPLES_PER_BLOCK, options.samples - first))
-            for first in range(0, options.samples, SAMPLES_PER_BLOCK)
-        ]
-        at_once, log_weights = max(MAX_CHAINS // (SAMPLES_PER_BLOCK * n), 1), []
-        for place in range(0, len(blocks), at_once):
-            first, noise = start(blocks[place : place + at_once], "codes")
-            log_weight = path.run(first, options.temperatures, noise)[1]
-            log_weights.append(log_weight.unflatten(0, (-1, n)))
-        text = f"{options.samples} chains of {options.temperatures} temperatures"
-        if options.samples == 1:
-            return Likelihood(log_weights[0][0], "bound", None, text)
-        value, error = log_mean_exp(torch.cat(log_weights))
-        return Likelihood(value, "bound", error, text)
-
-    def block_noise(self, batch: Batch, blocks: Blocks, seed: int, *keys: int | str) -> Tensor:
-        """Standard normal noise of blocks of samples, keyed by row and block, (S, B, latent)."""
-        return torch.cat(
-            [
-                self.keyed_noise(batch, count, derive_seed(seed, *keys, first))
-                for first, count in blocks
-            ]
-        )
-
-    def move_noise(self, batch: Batch, blocks: Blocks, seed: int, key: str) -> MoveNoise:
-        """The noise of the moves of blocks of chains, keyed by row and block."""
-        moves = itertools.count()
-
-        def draw() -> tuple[Tensor, Tensor]:
-            number = next(moves)
-            momentum = self.block_noise(batch, blocks, seed, key, "momentum", number)
-            seeds = [derive_seed(seed, key, "accept", number, first) for first, _ in blocks]
-            uniform = [
-                keyed_uniform(batch.rows, (count,), each).T
-                for each, (_, count) in zip(seeds, blocks, strict=True)
-            ]
-            return momentum.flatten(0, 1), torch.cat(uniform).flatten().to(momentum)
-
-        return draw
+        noise = RowNoise(batch.rows, seed, partial(self.keyed_noise, batch))
+        return annealed_bound(energy, noise, options)
 
     def elbo(self, batch: Batch, h: Tensor, context: Tensor, noise: Tensor) -> Tensor:
         """The evidence lower bound by its estimator of least variance, (B,)."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -40,6 +41,7 @@ from ...core.rng import derive_seed, keyed_normal, seed_of
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...nn.stepwise import ConditionedStepwise
+from .._annealing import SAMPLES_PER_BLOCK, AnnealedLikelihoodConfig, RowNoise, annealed_bound
 from ._diagnostics import MIN_ACTIVE_KL, find_degenerate_scale
 from ._frames import FrameModel, Frames, GaussianNet, StepCodes
 from ._particle_filter import complete_prefix, sample_step_noise, start_sampling
@@ -47,8 +49,6 @@ from ._posterior import check_latent_size
 
 MAX_BATCH_ELEMENTS = 1 << 23
 """Elements of hidden layers that a likelihood computes at once."""
-SAMPLES_PER_BLOCK = 8
-"""Importance samples of whole sequences computed at once."""
 
 
 class SequentialLatentModel(
@@ -78,11 +78,12 @@ class SequentialLatentModel(
         cached: bool = True
         """Cache the network state; false recomputes the whole past at each step."""
 
-    class LikelihoodConfig(BaseConfig):
-        samples: Annotated[int, Range(1)] = 8
-        """Importance samples: more are tighter and slower; 1 is the ELBO."""
+    class LikelihoodConfig(AnnealedLikelihoodConfig):
+        """How tight the bound is."""
+
         filter: bool = True
-        """Resample particles step by step (particle filter); false weights whole sequences."""
+        """importance: resample particles step by step (particle filter); false weights whole
+        sequences."""
 
     config: Config
     net: ConditionedStepwise[Any]
@@ -211,18 +212,40 @@ class SequentialLatentModel(
         assert isinstance(options, SequentialLatentModel.LikelihoodConfig), (
             "expected a LikelihoodConfig"
         )
-        rows = self.to_frames(as_batch(batch))
+        rows, text = self.to_frames(as_batch(batch)), ""
         values, errors = [], []
         for own in self.chunks(rows, options.samples):
-            if options.samples == 1:
-                codes, past = self.infer_steps(own, self.keyed_noise(own, 1, seed))
+            if options.method == "ais":
+                found = self.annealed_bound(own, options, seed)
+                value, error, text = found.value, found.stderr, found.description
+            elif options.samples == 1:
+                noise = self.keyed_noise(own, 1, derive_seed(seed, "codes", 0))
+                codes, past = self.infer_steps(own, noise)
                 bound = self.log_given_codes(own, codes.z, past) - codes.kl.sum(-1) * own.exist
-                values.append(bound[0].sum(1))
+                value, error = bound[0].sum(1), None
             else:
                 value, error = self.importance_weighted(own, options, seed)
-                values.append(value)
-                errors.append(error)
-        return Likelihood(torch.cat(values), "bound", torch.cat(errors) if errors else None)
+            values.append(value)
+            errors += [] if error is None else [error]
+        return Likelihood(torch.cat(values), "bound", torch.cat(errors) if errors else None, text)
+
+    def annealed_bound(self, rows: Frames, options: LikelihoodConfig, seed: int) -> Likelihood:
+        """Annealed importance sampling of log p(x) in the noise of the codes of all steps."""
+
+        def energy(noise: Tensor) -> Tensor:  # (S B, T Z) -> (S B,)
+            own = noise.reshape(-1, *rows.exist.shape, self.latent.shape[1])
+            log_weights = self.log_weights(rows, own)
+            return -log_weights.sum(2).flatten()
+
+        noise = RowNoise(rows.row, seed, partial(self.keyed_noise, rows))
+        return annealed_bound(energy, noise, options, SAMPLES_PER_BLOCK * len(rows.row))
+
+    def log_weights(self, rows: Frames, noise: Tensor) -> Tensor:
+        """log p(x_t, z_t | past) / q(z_t | x_t, past) of every step for codes from noise
+        (S, B, T, Z), (S, B, T); 0 beyond the length of a row."""
+        codes, past = self.infer_steps(rows, noise)
+        ratio = (codes.log_prior - codes.log_posterior) * rows.exist
+        return self.log_given_codes(rows, codes.z, past) + ratio
 
     def chunks(self, rows: Frames, samples: int) -> Iterator[Frames]:
         """Rows in chunks of bounded memory."""
@@ -234,14 +257,16 @@ class SequentialLatentModel(
             context = None if rows.context is None else rows.context[own]
             yield Frames(rows.x[own], rows.exist[own], context, rows.row[own])
 
-    def keyed_noise(self, rows: Frames, samples: int, seed: int, start: int = 0) -> Tensor:
+    def keyed_noise(self, rows: Frames, samples: int, seed: int) -> Tensor:
         """Standard normal noise keyed by row and step, independent of padding, (S, B, T, Z)."""
+        steps = [self.step_noise(rows, samples, seed, t) for t in range(rows.x.shape[1])]
+        return torch.stack(steps, 2)
+
+    def step_noise(self, rows: Frames, samples: int, seed: int, step: int) -> Tensor:
+        """The noise of one step, (S, B, Z)."""
         shape = (samples, self.latent.shape[1])
-        steps = [
-            keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, start))
-            for step in range(rows.x.shape[1])
-        ]
-        return torch.stack(steps, 2).transpose(0, 1).to(rows.x.dtype)
+        noise = keyed_normal(rows.row, shape, derive_seed(seed, "step", step))
+        return noise.transpose(0, 1).to(rows.x.dtype)
 
     def log_joint(self, batch: Batch, z: Tensor) -> Tensor:
         rows = self.to_frames(batch)

@@ -22,14 +22,16 @@ from ...core.config import MAX_LAYERS, Range
 from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
+from ...core.rng import derive_seed
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.dilated import DilatedBlock, DilatedStack, GatedBlock
 from ...nn.mlp import MLP
 from ...prob.distributions import log_mean_exp
+from .._annealing import SAMPLES_PER_BLOCK
 from ._frames import Frames, StepCodes
 from ._particle_filter import sample_step_noise, start_sampling
-from ._sequential import SAMPLES_PER_BLOCK, SequentialLatentModel
+from ._sequential import SequentialLatentModel
 
 
 class LadderStack(DilatedStack):
@@ -151,12 +153,9 @@ class STCN(SequentialLatentModel):
     ) -> tuple[Tensor, Tensor]:
         parts = []
         for start in range(0, options.samples, SAMPLES_PER_BLOCK):
-            noise = self.keyed_noise(
-                rows, min(SAMPLES_PER_BLOCK, options.samples - start), seed, start
-            )
-            codes, past = self.infer_steps(rows, noise)
-            ratio = (codes.log_prior - codes.log_posterior) * rows.exist
-            parts.append(self.log_given_codes(rows, codes.z, past) + ratio)
+            count = min(SAMPLES_PER_BLOCK, options.samples - start)
+            noise = self.keyed_noise(rows, count, derive_seed(seed, "codes", start))
+            parts.append(self.log_weights(rows, noise))
         weights = torch.cat(parts)  # (S, B, T)
         value, error = log_mean_exp(weights if options.filter else weights.sum(2))
         return (value.sum(1), error.square().sum(1).sqrt()) if options.filter else (value, error)

@@ -10,6 +10,8 @@ recurrence at every step, and so all three distributions.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Generator, Tensor
 
@@ -17,7 +19,7 @@ from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
-from ...core.rng import derive_seed, keyed_normal, keyed_uniform
+from ...core.rng import derive_seed, keyed_uniform
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
@@ -119,22 +121,15 @@ class VRNN(SequentialLatentModel):
     def importance_weighted(
         self, rows: Frames, options: SequentialLatentModel.LikelihoodConfig, seed: int
     ) -> tuple[Tensor, Tensor]:
-        shape, dtype = (options.samples, self.latent.shape[1]), rows.x.dtype
-
-        def noise(step: int) -> Tensor:
-            normal = keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, 0))
-            return normal.transpose(0, 1).to(dtype)  # (S, B, Z)
-
-        uniform = keyed_uniform(rows.row, (rows.x.shape[1],), derive_seed(seed, "particles")).to(
-            dtype
-        )
+        codes = derive_seed(seed, "codes", 0)
+        uniform = keyed_uniform(rows.row, (rows.x.shape[1],), derive_seed(seed, "particles"))
         return filter_log_likelihood(
             self,
             rows,
             options.samples,
             MIN_EFFECTIVE_SHARE if options.filter else 0.0,
-            noise,
-            uniform,
+            partial(self.step_noise, rows, options.samples, codes),
+            uniform.to(rows.x.dtype),
         )
 
     @classmethod
