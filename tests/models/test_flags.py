@@ -90,7 +90,7 @@ def test_other_sequence_models_have_flags_too(name):
 def test_a_frame_has_a_probability_of_its_flag(name):
     space = data.open(STROKES).view().space
     torch.manual_seed(0)
-    model = registry.find(name).smallest_config(space).build(space)
+    model = registry.find(name).smallest_config(space).override("frame=1").build(space)
     params = torch.randn(5, model.head.width)
     x = torch.randn(5, 3)
     each = []

@@ -10,7 +10,6 @@ unbiased estimate of p(x), and a particle sampled by weight follows p(z | x) as 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -81,8 +80,10 @@ class ParticleFilter:
         cached: bool = True,
         few: float = MIN_EFFECTIVE_SHARE,
     ) -> None:
-        """seen: (B, T). `rows.x` is filled as steps are sampled."""
-        self.model, self.rows, self.seen, self.many, self.few = model, rows, seen, many, few
+        """seen: (B, T, D), entries that are known. `rows.x` is filled as others are sampled."""
+        self.model, self.rows, self.many, self.few = model, rows, many, few
+        self.known, self.seen = seen, seen.any(-1)  # entries (B, T, D), frames (B, T)
+        self.partial = self.seen & ~seen.all(-1)
         context = None if rows.context is None else rows.context.repeat(many, 1, 1)
         size = len(rows.x)
         self.memory = NetworkHistory(model, many * size, rows.x.shape[1] + 1, context, cached)
@@ -90,44 +91,53 @@ class ParticleFilter:
         self.log_p, self.spread = rows.x.new_zeros(size), rows.x.new_zeros(size)
 
     def advance(self, step: int, noise: Tensor, chance: Tensor | None, uniform: Tensor) -> None:
-        """noise: (K, B, Z) of codes; chance: (K B, C, 2) of events, None if all are observed;
+        """noise: (K, B, Z) of codes; chance: (K B, D, 2) of events, None if all are observed;
         uniform: (B,) for resampling."""
         model, k = self.model, self.many
         summary = self.memory.summary.unflatten(0, (k, -1))  # (K, B, outputs)
-        here, x = self.seen[:, step], self.rows.x[:, step].expand(k, -1, -1)  # (K, B, C)
+        here, x = self.seen[:, step], self.rows.x[:, step].expand(k, -1, -1)  # (K, B, D)
         if chance is None and not bool(here.any()):
             return
-        z = x.new_zeros(0)
-        if chance is not None:
+        if chance is None:
+            z = self.weigh(step, here, summary, noise[:k])
+        else:
             z = model.step_codes(model.prior_inputs(summary), None, noise[:k]).z
             params = model.params(z, model.decoder_context(summary))
             value = model.head.sample(params.flatten(0, 1), chance[: k * len(here)])
-            x = torch.where(here[:, None], x, value.unflatten(0, (k, -1)))
-            self.rows.x[:, step] = x[0]
-        if model.carries_codes and bool(here.any()):
-            z = self.weigh(x, here, summary, noise[:k], z)
+            x = torch.where(self.known[:, step], x, value.unflatten(0, (k, -1)))
+            partial = self.partial[:, step]
+            if bool(partial.any()):
+                log_p = (model.head.log_prob(params, x) * self.known[:, step]).sum(-1)
+                self.weights = self.weights + torch.where(partial, log_p, 0.0)
+            whole = here & ~partial
+            if model.carries_codes and bool(whole.any()):
+                z = torch.where(whole[:, None], self.weigh(step, whole, summary, noise[:k]), z)
         self.memory.push(model.net_input(model.embed(x), z).flatten(0, 1))
-        self.resample(step, uniform)
+        chosen = self.resample(step, uniform)[:1, :, None]  # (1, B, 1)
+        if chance is not None:
+            self.rows.x[:, step] = x.gather(0, chosen.expand(-1, -1, x.shape[2]))[0]
 
-    def weigh(self, x: Tensor, here: Tensor, summary: Tensor, noise: Tensor, z: Tensor) -> Tensor:
-        """Codes (K, B, Z) of the observed steps; updates their weights."""
-        model = self.model
+    def weigh(self, step: int, here: Tensor, summary: Tensor, noise: Tensor) -> Tensor:
+        """Codes (K, B, Z) of an observed frame from its posterior; updates their weights."""
+        model, x = self.model, self.rows.x[:, step].expand(self.many, -1, -1)
         codes = model.step_codes(
             model.prior_inputs(summary), model.posterior_inputs(summary, model.embed(x)), noise
         )
         params = model.params(codes.z, model.decoder_context(summary))
-        gain = model.head.log_prob(params, x).sum(-1) + codes.log_prior - codes.log_posterior
+        log_p = (model.head.log_prob(params, x) * self.known[:, step]).sum(-1)
+        gain = log_p + codes.log_prior - codes.log_posterior
         self.weights = self.weights + torch.where(here, gain, 0.0)
-        return torch.where(here[:, None], codes.z, z) if len(z) else codes.z
+        return codes.z
 
-    def resample(self, step: int, uniform: Tensor) -> None:
+    def resample(self, step: int, uniform: Tensor) -> Tensor:
         """Resample if the effective sample size is small, and to a single particle where the
-        observed steps end; once no row has an observed step left, keep one particle per row."""
+        observed steps end; once no row has an observed step left, keep one particle per row.
+        Returns which particle stands where, (K, B)."""
+        places = self.places.expand(-1, len(uniform))
         if self.many == 1:
-            return
+            return places
         after = self.seen[:, step + 1 :]
-        ended = ~after[:, 0] if after.shape[1] else torch.zeros_like(self.seen[:, 0])
-        ended &= self.seen[:, step]
+        ended = ~after[:, 0] & self.seen[:, step] if after.shape[1] else self.partial[:, step]
         share = self.weights.softmax(0)  # (K, B)
         degenerate = (1 / share.square().sum(0) < self.few * self.many) & ~ended
         if bool((degenerate | ended).any()):
@@ -135,13 +145,13 @@ class ParticleFilter:
             done = degenerate | ended
             self.log_p = self.log_p + torch.where(done, value, 0.0)
             self.spread = self.spread + torch.where(done, error.square(), 0.0)
-            self.reorder(
-                torch.where(done, systematic_resample(share, uniform, ended), self.places)
-            )
+            places = torch.where(done, systematic_resample(share, uniform, ended), places)
+            self.reorder(places)
             self.weights = torch.where(done, 0.0, self.weights)
         if after.shape[1] and not bool(after.any()):
             self.memory.reorder(torch.arange(len(uniform), device=uniform.device))
             self.many, self.weights = 1, self.weights[:1]
+        return places
 
     @property
     def places(self) -> Tensor:
@@ -186,10 +196,10 @@ def start_sampling(
     steps = int(model.typical)
     if model.space.varies:
         steps = min(along, default=chosen.steps or steps)
-    x = model.blank.expand(n, steps, -1).clone()
-    rows = empty_frames(x, model.step_conditions(ready, n, steps))
-    observed = torch.zeros(n, steps, dtype=torch.bool, device=x.device)
-    return ParticleFilter(model, rows, observed, 1, chosen.cached)
+    x = model.blank.expand(n, steps, -1)
+    rows = model.join_steps(x, torch.ones_like(x[..., 0], dtype=torch.bool), ready, row_numbers(x))
+    unseen = torch.zeros_like(rows.present)
+    return ParticleFilter(model, rows, unseen, 1, chosen.cached)
 
 
 def complete_prefix(
@@ -204,14 +214,15 @@ def complete_prefix(
     if batch.length is not None:
         within = torch.arange(x.shape[1], device=x.device) < batch.length[:, None]
     seen = observed_prefix(model, frames(model.space, batch.observed_mask), within)
-    x = torch.where(seen[..., None], x, model.blank)
-    rows = empty_frames(x, model.step_conditions(batch.given, *x.shape[:2]))
-    many = chosen.particles if model.carries_codes and bool(seen.any()) else 1
-    particles = ParticleFilter(model, rows, seen, many, chosen.cached)
-    for step in range(x.shape[1]):
-        particles.advance(step, *sample_step_noise(model, many, len(x), x, generator))
+    rows = model.join_steps(x, seen, batch.given, row_numbers(x))
+    particles = ParticleFilter(model, rows, rows.present, chosen.particles, chosen.cached)
+    if not (particles.seen if model.carries_codes else particles.partial).any():
+        particles = ParticleFilter(model, rows, rows.present, 1, chosen.cached)
+    for step in range(rows.x.shape[1]):
+        noise = sample_step_noise(model, particles.many, len(x), x, generator)
+        particles.advance(step, *noise)
     known = batch.observed_mask | ~model.layout.event(within[..., None].expand_as(x).flatten(1))
-    return torch.where(known, batch.x.to(x.dtype), model.layout.event(x.flatten(1)))
+    return torch.where(known, batch.x.to(x.dtype), model.from_frames(rows))
 
 
 def observed_prefix(model: SequentialLatentModel, seen: Tensor, within: Tensor) -> Tensor:
@@ -228,10 +239,8 @@ def observed_prefix(model: SequentialLatentModel, seen: Tensor, within: Tensor) 
     return whole & within
 
 
-def empty_frames(x: Tensor, context: Tensor | None) -> Frames:
-    """Rows x (B, T, C) that are sampled in place."""
-    every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    return Frames(x, every, context, torch.arange(len(x), device=x.device))
+def row_numbers(x: Tensor) -> Tensor:
+    return torch.arange(len(x), device=x.device)
 
 
 def sample_step_noise(
@@ -260,9 +269,7 @@ def filter_log_likelihood(
 ) -> tuple[Tensor, Tensor]:
     """The estimate of log p(x) by a particle filter and its error, (B,) each; noise: step ->
     (K, B, Z); uniform: (B, T)."""
-    particles = ParticleFilter(
-        model, replace(rows, x=rows.x.clone()), rows.exist, samples, few=few
-    )
+    particles = ParticleFilter(model, rows, rows.present, samples, few=few)
     for step in range(rows.x.shape[1]):
         particles.advance(step, noise(step), None, uniform[:, step])
     return particles.total()

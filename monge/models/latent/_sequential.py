@@ -1,7 +1,8 @@
 r"""Base of sequence models with a latent code at every step, such as vrnn and stcn.
 
-A step is a frame of an event: a step of a series with its channels, a pixel with its colours.
-Before step t a causal network has summarised the past as $h_{t-1}$; then
+A step here is a frame of an event: `frame` consecutive steps of a series with their channels, or
+pixels with their colours. Before frame t a causal network has summarised the past as
+$h_{t-1}$; then
 
 $p(x, z | c) = \prod_t p(z_t | h_{t-1})\, p(x_t | z_t, h_{t-1})$,
 $q(z | x, c) = \prod_t q(z_t | x_t, h_{t-1})$,
@@ -10,6 +11,11 @@ with Gaussian codes in levels that are sampled one after the other. The posterio
 relative to the prior, $N(\mu + \sigma \delta, (\sigma \rho)^2)$ for the prior $N(\mu, \sigma^2)$,
 so that the KL of a code is $\frac12 (\delta^2 + \rho^2 - 1) - \log \rho$ whatever the prior is.
 Padding beyond the length of a row is not modelled.
+
+The entries of $x_t$ are independent given $z_t$ and the past, so codes hold what they share. Of a
+single number they share nothing, and a mixture given the past alone is as good: such a model
+learns to leave its codes unused. In frames of several numbers (200 samples of sound in Chung et
+al. 2015) codes are what makes the numbers of a frame agree.
 """
 
 from __future__ import annotations
@@ -62,7 +68,7 @@ class SequentialLatentModel(
 
     class Config(FrameModel.Config):
         latent: Annotated[int, Range(1)] = 16
-        """Dimension of the code of a step, per level."""
+        """Dimension of the code of a frame, per level."""
         step_net: MLP.Config = MLP.Config(width=128, depth=1)
         """Networks of the prior, the posterior and p(x | z) at a step."""
         beta: Annotated[float, Range(0)] = 1.0
@@ -97,7 +103,8 @@ class SequentialLatentModel(
         """Prior and posterior networks of each level, top first, with inputs of these sizes before
         and after a step is observed; p(x | z) reads all codes and `past` more numbers."""
         part, latent, count = self.config.step_net, self.config.latent, len(befores)
-        self.latent = Space(kind="real", shape=(self.count(self.space), count * latent))
+        frames = -(-self.count(self.space) // self.config.frame)
+        self.latent = Space(kind="real", shape=(frames, count * latent))
         above = [latent * (place > 0) for place in range(count)]
         self.priors = nn.ModuleList(
             GaussianNet(part, size + over, latent)
@@ -119,8 +126,7 @@ class SequentialLatentModel(
 
     def initialise_from_data(self, batch: Batch) -> None:
         rows = self.to_frames(batch)
-        steps = rows.x[rows.exist]  # (N, C)
-        self.head.fit(steps, torch.ones_like(steps, dtype=torch.bool))
+        self.head.fit(rows.x[rows.exist], rows.present[rows.exist])
         with torch.no_grad():
             self.decoder.out.bias.copy_(self.head.initial_params())
         if batch.length is not None:
@@ -186,15 +192,19 @@ class SequentialLatentModel(
         return self.decoder(torch.cat([z, past], -1))
 
     def log_given_codes(self, rows: Frames, z: Tensor, past: Tensor) -> Tensor:
-        """log p(x_t | z_t, h_{t-1}) of every step, (S, B, T); 0 beyond the length of a row."""
+        """log p(x_t | z_t, h_{t-1}) of every frame, (S, B, T); 0 beyond the length of a row."""
         params = self.params(z, past)
-        log_p = self.head.log_prob(params, rows.x.expand(*params.shape[:-1], -1)).sum(-1)
-        return log_p * rows.exist
+        log_p = self.head.log_prob(params, rows.x.expand(*params.shape[:-1], -1))
+        return (log_p * rows.present).sum(-1)
 
     def kl_weight(self, step: int) -> float:
         """beta, annealed from 0 over the first `anneal` steps."""
         anneal = self.config.anneal
         return self.config.beta * (min(1.0, (step + 1) / anneal) if anneal else 1.0)
+
+    def loss_share(self, rows: Frames) -> Tensor:
+        """What turns sums over rows into means over the steps of the batch."""
+        return len(rows.x) * len(self.blank) / rows.present.sum().to(rows.x.dtype)
 
     def sample_noise(self, rows: Frames) -> Tensor:
         """Standard normal noise of one code per step, (1, B, T, Z)."""
@@ -254,8 +264,7 @@ class SequentialLatentModel(
         for own in torch.arange(len(rows.x), device=rows.x.device).split(
             max(MAX_BATCH_ELEMENTS // each, 1)
         ):
-            context = None if rows.context is None else rows.context[own]
-            yield Frames(rows.x[own], rows.exist[own], context, rows.row[own])
+            yield rows.take(own)
 
     def keyed_noise(self, rows: Frames, samples: int, seed: int) -> Tensor:
         """Standard normal noise keyed by row and step, independent of padding, (S, B, T, Z)."""
@@ -298,12 +307,12 @@ class SequentialLatentModel(
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """One yield per step; later steps hold their training mean or lowest value."""
+        """One yield per frame; later steps hold their training mean or lowest value."""
         state = start_sampling(self, n, given, options)
         x = state.rows.x
         for step in range(x.shape[1]):
             state.advance(step, *sample_step_noise(self, 1, n, x, generator))
-            yield self.layout.event(x.clone().flatten(1))
+            yield self.from_frames(state.rows).clone()
 
     @torch.no_grad()
     def complete(

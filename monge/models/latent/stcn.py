@@ -95,7 +95,7 @@ class STCN(SequentialLatentModel):
         stack = DilatedStack.Config(
             width=config.width, layers=config.layers, dropout=config.dropout
         )
-        self.net = LadderStack(stack, self.context.width)
+        self.net = LadderStack(stack, self.context_width)
         self.reader = nn.Linear(self.features.width, config.width)
         sizes = self.net.sizes(config.latent_levels)
         self.build_step_nets(sizes, sizes, sum(sizes) if config.skip else 0)
@@ -107,7 +107,7 @@ class STCN(SequentialLatentModel):
         codes, past = self.infer_steps(rows, noise)  # z_t^l ~ q(z_t^l | z_t^l+1, d_t^l)
         log_p = self.log_given_codes(rows, codes.z, past)[0].sum(1)  # sum_t log p(x_t | z_t)
         kl = (codes.kl.sum(-1) * rows.exist)[0].sum(1)
-        beta, share = self.kl_weight(batch.step), len(batch) / rows.exist.sum().to(rows.x.dtype)
+        beta, share = self.kl_weight(batch.step), self.loss_share(rows)
         return {"reconstruction": share * -log_p, "kl": beta * share * kl}
 
     @torch.no_grad()
@@ -120,11 +120,11 @@ class STCN(SequentialLatentModel):
     ) -> Tensor:
         """z_t ~ p(z_t | x_<t) and x_t ~ p(x_t | z_t), step by step, (n, steps, ...)."""
         state = start_sampling(self, n, given, options)
-        x = state.rows.x  # (n, T, C), filled step by step
+        x = state.rows.x  # (n, T, D), filled frame by frame
         for step in range(x.shape[1]):
             # z_t^l ~ p(z_t^l | z_t^l+1, d_t-1^l) from the top down, x_t ~ p(x_t | z_t)
             state.advance(step, *sample_step_noise(self, 1, n, x, generator))
-        return self.layout.event(x.flatten(1))
+        return self.from_frames(state.rows)
 
     def prior_inputs(self, summary: Tensor) -> Sequence[Tensor]:
         return self.net.split(summary, self.config.latent_levels)
@@ -175,5 +175,7 @@ class STCN(SequentialLatentModel):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        step_net = MLP.Config(width=8, depth=1)
-        return cls.Config(latent=1, step_net=step_net, width=4, layers=2, components=2)
+        step_net, frame = MLP.Config(width=8, depth=1), min(2, cls.count(space))
+        return cls.Config(
+            frame=frame, latent=1, step_net=step_net, width=4, layers=2, components=2
+        )

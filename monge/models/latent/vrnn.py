@@ -56,7 +56,7 @@ class VRNN(SequentialLatentModel):
         super().__init__(config, space)
         features, width = self.features.width, config.step_net.width
         self.reader: MLP = config.step_net.build(features + config.latent, width)
-        self.net = ContextAdded(config.net.build(width), self.context.width)
+        self.net = ContextAdded(config.net.build(width), self.context_width)
         self.build_step_nets([self.net.outputs], [self.net.outputs + features], self.net.outputs)
 
     def loss(self, batch: Batch) -> Losses:
@@ -67,7 +67,7 @@ class VRNN(SequentialLatentModel):
         # sum_t log p(x_t | z_t, h_t-1)
         log_p = self.log_given_codes(rows, codes.z, past)[0].sum(1)
         kl = (codes.kl.sum(-1) * rows.exist)[0].sum(1)
-        beta, share = self.kl_weight(batch.step), len(batch) / rows.exist.sum().to(rows.x.dtype)
+        beta, share = self.kl_weight(batch.step), self.loss_share(rows)
         return {"reconstruction": share * -log_p, "kl": beta * share * kl}
 
     @torch.no_grad()
@@ -80,11 +80,11 @@ class VRNN(SequentialLatentModel):
     ) -> Tensor:
         """z_t ~ p(z_t | h_t-1) and x_t ~ p(x_t | z_t, h_t-1), step by step, (n, steps, ...)."""
         state = start_sampling(self, n, given, options)
-        x = state.rows.x  # (n, T, C), filled step by step
+        x = state.rows.x  # (n, T, D), filled frame by frame
         for step in range(x.shape[1]):
             # z_t ~ p(z_t | h_t-1), x_t ~ p(x_t | z_t, h_t-1), h_t = f(h_t-1, x_t, z_t)
             state.advance(step, *sample_step_noise(self, 1, n, x, generator))
-        return self.layout.event(x.flatten(1))
+        return self.from_frames(state.rows)
 
     def prior_inputs(self, summary: Tensor) -> list[Tensor]:
         return [summary]
@@ -143,5 +143,7 @@ class VRNN(SequentialLatentModel):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        step_net = MLP.Config(width=8, depth=1)
-        return cls.Config(latent=1, step_net=step_net, net=GRU.Config(width=8), components=2)
+        step_net, frame = MLP.Config(width=8, depth=1), min(2, cls.count(space))
+        return cls.Config(
+            frame=frame, latent=1, step_net=step_net, net=GRU.Config(width=8), components=2
+        )
