@@ -208,6 +208,7 @@ def full_name(path: Path) -> str:
     return f"{path.parent.name}.{path.stem}"
 
 
+@cache
 def file_of(name: str) -> Path:
     """The file of `family.name`, or of `name` if it is unique; no file is read."""
     matches = [path for path in files() if name in (path.stem, full_name(path))]

@@ -150,7 +150,7 @@ class Subject:
         self.space, self.batch = dataset(kind, given)
         self.train, self.valid = (
             small_data.Rows(self.batch[:600]),
-            small_data.Rows(self.batch[600:]),
+            small_data.Rows(self.batch[600:800]),
         )
         self.config = self.model_class.smallest_config(self.space)
         defaults = self.model_class.defaults(self.space).train

@@ -148,7 +148,7 @@ def test_an_exact_likelihood_sums_to_one_and_matches_the_samples(name, kind, giv
 @every(HasLikelihood)
 def test_a_bound_tightens(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
-    rows = case.valid.batch(torch.arange(100)).double()
+    rows = case.valid.batch(torch.arange(50)).double()
     kinds = model.likelihood(rows[:2]).kind
     assert kinds in ("exact", "bound", "estimate")
     if kinds != "bound":
@@ -274,8 +274,9 @@ def test_completing_keeps_observed_values(name, kind, given):
 def test_the_last_of_a_stream_is_the_sample(name, kind, given):
     model, *_ = trained(name, kind, given)
     conditions = subject(name, kind, given).conditions(1)
-    *_, last = model.stream(5, conditions, generator=make_generator(2))
-    assert torch.equal(last, model.sample(5, conditions, generator=make_generator(2)))
+    options = short_options(model)
+    *_, last = model.stream(5, conditions, options, make_generator(2))
+    assert torch.equal(last, model.sample(5, conditions, options, make_generator(2)))
 
 
 @every(CanSample, field="cached")

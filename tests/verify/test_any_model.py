@@ -105,10 +105,10 @@ def test_a_state_that_is_not_saved_fails():
 
 
 FITTED = {
-    "autoregressive.made": ("digits", ("width=16",)),
+    "autoregressive.made": ("moons", ("width=16",)),
     "baseline.gaussian": ("moons", ()),
     "energy.rbm": ("digits+binarise", ("hidden=8",)),
-    "latent.vae": ("digits", ("net.width=16",)),
+    "latent.vae": ("moons", ("net.width=16",)),
     "flow.coupling": ("moons", ("net.width=8", "layers=2")),
     "diffusion.vdm": ("moons", ("net.width=16", "net.depth=2")),
     "adversarial.gan": ("moons", ()),

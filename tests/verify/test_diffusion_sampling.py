@@ -15,16 +15,6 @@ def seeded():
         yield
 
 
-def test_all_hold():
-    for check in (
-        diffusion_sampling.x103_tilting_does_not_commute_with_noise,
-        diffusion_sampling.x106_ddim_keeps_the_marginals,
-        diffusion_sampling.x106_ddim_with_eta_one_is_ancestral,
-        diffusion_sampling.x107_flow_gives_the_density,
-    ):
-        assert check().passed
-
-
 def test_what_is_denoised_is_the_mean_of_what_it_comes_from():
     """By the score: alpha E[x|z] = z + sigma^2 grad log p(z)."""
     law, z = _noisy_mixtures.plane(), torch.randn(6, 2, dtype=torch.float64, requires_grad=True)

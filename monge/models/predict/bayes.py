@@ -383,7 +383,7 @@ class BayesPredictor(Predictor, CanDiagnose):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Any:
-        return cls.Config(net=Network.Config(width=8, depth=1), draws=8, refresh=5)
+        return cls.Config(net=Network.Config(width=8, depth=1), draws=8, refresh=20)
 
 
 def prior_scale(parameter: Tensor, scale: float) -> float:
