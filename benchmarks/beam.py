@@ -218,6 +218,7 @@ def compare(ends: bool) -> None:
             for name, spent in times.items()
         },
         name="ending" if ends else "endless",
+        shared="products alone",
     )
 
 

@@ -51,14 +51,21 @@ def show(
     digits: int = 1,
     head: str = "  ",
     name: str = "",
+    shared: str = "",
 ) -> None:
     """Print one line each: its time, its ratio to the first, and a note. Under a name the ratios
-    are measured values."""
+    are measured values. `shared` is the side that does only what all of them have to do: the time
+    of a peer over its time is the largest ratio that any code could reach, kept as its limit."""
+    found = ratios(times)
     for side in list(times)[1:] if name else ():
-        record(f"{name} {side}", ratios(times)[side])
+        record(f"{name} {side}", found[side])
+        if shared in found and side != shared:
+            record(f"{name} {side} limit", found[side] / found[shared])
     wide = max(map(len, times)) + 1
-    for name, ratio in ratios(times).items():
+    for name, ratio in found.items():
         line = f"{head}{name:{wide}}{format_times(times[name], digits)}  ratio {ratio:.2f}"
+        if shared in found and name != shared:
+            line += f"  limit {ratio / found[shared]:.2f}"
         print(f"{line}  {(notes or {}).get(name, '')}".rstrip(), flush=True)
 
 

@@ -4,7 +4,9 @@ All sides share one perceptron and its weights. torchdiffeq is given the same st
 log-density, with the exact trace by one derivative per entry, as its own examples have it, and is
 differentiated through its steps. Every side tries tolerances (or numbers of steps) from loose to
 tight and keeps the loosest whose root mean square error, against a solution in float64, is at most
-the one asked for. One thread, CPU time, alternately, median of rounds.
+the one asked for. One thread, CPU time, alternately, median of rounds. Beside flow matching runs
+the network alone, with its gradients and Adam, which both sides need: the time of the peer over
+its is the limit of any ratio.
 
     python -m benchmarks cnf
     build/bench/flows/bin/python -m benchmarks.cnf [--rounds 9]
@@ -148,8 +150,13 @@ def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: st
             else (lambda model=model: model.loss(Batch(x))["matching"])
         )
         sides[name] = stepper(model, loss)
+    model, t = config.build(space), torch.rand(rows)
+    sides["network alone"] = stepper(
+        model, lambda: model.flow.velocity(x, t, None).square().mean(1)
+    )
     print(f"matching {coupling} D={dims}")
-    show(alternate(sides, rounds, warm=2), digits=2, name=f"matching {coupling}")
+    times = alternate(sides, rounds, warm=2)
+    show(times, digits=2, name=f"matching {coupling}", shared="network alone")
 
 
 def peer_loss(model: CNF, x: Tensor, coupling: str) -> Answer:

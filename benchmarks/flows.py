@@ -6,7 +6,8 @@ splines of 8 pieces or by affine maps. All sides have the same networks; the num
 printed. Before nflows' couplings are timed their weights are copied into ours, and both must
 assign the same densities to the same rows; every side must score its own samples. The sides
 alternate in one process on one thread; reported are median and spread of CPU time and the ratio of
-medians, peer by ours.
+medians, peer by ours. Beside couplings run their networks alone, which both sides need: forward,
+in training backward and Adam too. The time of a peer over theirs is the limit of any ratio.
 
     python -m benchmarks flows
     build/bench/flows/bin/python -m benchmarks.flows [maf spline affine] [--repeats 15]
@@ -28,6 +29,7 @@ from monge.models.flow.coupling import CouplingFlow
 from monge.models.flow.maf import MAF
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.nn.mlp import MLP
+from monge.prob.bijections.coupling import CouplingBijection
 from monge.prob.bijections.spline import UNIT_DERIVATIVE_LOGIT
 
 from .clock import Work, alternate, measured, show
@@ -163,6 +165,16 @@ TASKS = {
 }
 
 
+NETWORKS = "networks alone"
+
+
+def coupling_nets(module: nn.Module) -> nn.ModuleList:
+    """Networks of the sizes of those in our couplings."""
+    found = [part for part in module.modules() if isinstance(part, CouplingBijection)]
+    linears = [part.net.net.linears for part in found]  # type: ignore[union-attr]
+    return nn.ModuleList(Plain(each[0].in_features, each[-1].out_features) for each in linears)
+
+
 @torch.no_grad()
 def copied(ours: nn.Module, theirs: nn.Module) -> None:
     """Our couplings with the weights, scales and orders of nflows'."""
@@ -230,10 +242,20 @@ def compare(task: str, repeats: int) -> None:
             for name, side in sides.items()
         },
     }
+    if task != "maf":
+        nets = coupling_nets(sides["monge"].module)
+        half = x[:, : arguments[0] // 2].clone().requires_grad_()  # gradients reach their inputs
+
+        def outputs() -> Tensor:
+            return torch.stack([net(half).sum(1) for net in nets])
+
+        for what in ("log_prob", "sample"):
+            works[what][NETWORKS] = quietly(outputs)
+        works["train step"][NETWORKS] = stepper(nets, outputs)
     for what, each in works.items():
         fewer = max(3, repeats // 3) if task == "maf" and what == "sample" else repeats
         times = alternate(each, fewer, warm=3)
-        show(times, digits=2, head=f"  {what:12}", name=f"{task} {what}")
+        show(times, digits=2, head=f"  {what:12}", name=f"{task} {what}", shared=NETWORKS)
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
 r"""Base of sequence models with a latent code at every step, such as vrnn and stcn.
 
 A step here is a frame of an event: `frame` consecutive steps of a series with their channels, or
-pixels with their colours. Before frame t a causal network has summarised the past as
-$h_{t-1}$; then
+pixels with their colours. Before it a causal network has summarised the past as $h_{t-1}$; then
 
 $p(x, z | c) = \prod_t p(z_t | h_{t-1})\, p(x_t | z_t, h_{t-1})$,
 $q(z | x, c) = \prod_t q(z_t | x_t, h_{t-1})$,
@@ -48,6 +47,7 @@ from ...core.space import Space
 from ...nn.mlp import MLP
 from ...nn.stepwise import ConditionedStepwise
 from .._annealing import SAMPLES_PER_BLOCK, AnnealedLikelihoodConfig, RowNoise, annealed_bound
+from .._ordering import frame
 from ._diagnostics import MIN_ACTIVE_KL, find_degenerate_scale
 from ._frames import FrameModel, Frames, GaussianNet, StepCodes
 from ._particle_filter import complete_prefix, sample_step_noise, start_sampling
@@ -55,6 +55,11 @@ from ._posterior import check_latent_size
 
 MAX_BATCH_ELEMENTS = 1 << 23
 """Elements of hidden layers that a likelihood computes at once."""
+FRAME_VALUES, FRAMES = 8, 64
+"""By default a frame has at least so many numbers, and a row at most so many frames."""
+ANNEALED_STEPS = 300
+"""KL annealing by default: without it the network of the past, which learns faster than the codes
+do, has made them useless by the time that they could help (Bowman et al. 2016)."""
 
 
 class SequentialLatentModel(
@@ -131,6 +136,21 @@ class SequentialLatentModel(
             self.decoder.out.bias.copy_(self.head.initial_params())
         if batch.length is not None:
             self.typical.copy_(batch.length.median())
+
+    @classmethod
+    def frame_defaults(cls, space: Space) -> dict[str, int]:
+        """Settings of frames and codes: lines of an image, or a few steps of a sequence."""
+        steps, channels = cls.count(space), max(frame(space).dims, 1)
+        size = max(-(-FRAME_VALUES // channels), -(-steps // FRAMES))
+        if space.is_image and not space.varies:
+            size = space.shape[-1]
+        size = min(size, steps)
+        return {
+            "frame": size,
+            "latent": min(16, size * channels),
+            "components": 1 if size * channels > 1 else 3,
+            "anneal": ANNEALED_STEPS,
+        }
 
     @abc.abstractmethod
     def infer_steps(
@@ -333,7 +353,7 @@ class SequentialLatentModel(
                 f"latent={active} is enough"
                 if active
                 else "if a step is simple given its past, wavenet is as good and faster; "
-                "otherwise try anneal=2000"
+                "otherwise try larger frames (frame=8) or anneal=2000"
             )
             found.append(
                 Finding(

@@ -5,7 +5,7 @@ own layers, with short receptive fields below and long ones above. At each step 
 from the top level down, $p(z_t^l | z_t^{l+1}, d_{t-1}^l)$, with
 the posterior $q(z_t^l | z_t^{l+1}, d_t^l)$, and
 $p(x_t | z_t^1, ..., z_t^L)$ reads them all (Aksan & Hilliges 2019). Later steps do not depend on
-codes: all steps are trained in one pass, and completion from a prefix is exact.
+codes: all steps are trained in one pass, and completion from a prefix of whole frames is exact.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class STCN(SequentialLatentModel):
     samples tighten the bound of each step separately."""
 
     carries_codes = False
-    completion = "sampled step by step given the observed steps, which is exact"
+    completion = (
+        "sampled step by step given the observed steps, which is exact; a frame that is observed "
+        "in part is chosen among particles, more of which are more exact"
+    )
 
     class Config(SequentialLatentModel.Config):
         tag = "model/latent.stcn"
@@ -162,15 +165,13 @@ class STCN(SequentialLatentModel):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        steps = cls.count(space)
-        layers = min(
-            max((steps - 1).bit_length(), 2), 8
-        )  # a receptive field of the row, or 256 steps
-        latent = min(16, max(2, 2 * space.dims // steps), max(space.dims, 1))
+        framed = cls.frame_defaults(space)
+        frames = -(-cls.count(space) // framed["frame"])
+        layers = max((frames - 1).bit_length(), 2)  # a receptive field of the row
         train_config = TrainConfig(lr=4e-3, batch_size=64, grad_clip=1.0, ema_decay=0.995)
         step_net = MLP.Config(width=96, depth=1)
         return Defaults(
-            cls.Config(latent=latent, step_net=step_net, layers=layers, skip=True), train_config
+            cls.Config(**framed, step_net=step_net, layers=layers, skip=True), train_config
         )
 
     @classmethod

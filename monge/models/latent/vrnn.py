@@ -134,11 +134,11 @@ class VRNN(SequentialLatentModel):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        latent = min(16, max(2, 2 * space.dims // cls.count(space)), max(space.dims, 1))
         train_config = TrainConfig(lr=4e-3, batch_size=64, grad_clip=1.0, ema_decay=0.995)
         step_net = MLP.Config(width=96, depth=1)
         return Defaults(
-            cls.Config(latent=latent, step_net=step_net, net=GRU.Config(width=96)), train_config
+            cls.Config(**cls.frame_defaults(space), step_net=step_net, net=GRU.Config(width=96)),
+            train_config,
         )
 
     @classmethod
