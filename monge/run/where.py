@@ -26,6 +26,7 @@ from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import MISSING, Binary, Categorical, Number, listed
 from ..data.dataset import View
+from ..data.derived import Lookup
 from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.rejection import MAX_REPEATS, draw_obeying
 
@@ -98,7 +99,11 @@ def parse_where(view: View, where: Where) -> list[ColumnCondition]:
     if isinstance(where, str):
         where = [where]
     texts = [as_text(*pair) for pair in where.items()] if isinstance(where, Mapping) else where
-    conditions = [parse_condition(view, end) for text in texts for end in ends_of(view, text)]
+    conditions = [
+        of_modelled_column(view, parse_condition(view, end))
+        for text in texts
+        for end in ends_of(view, text)
+    ]
     refuse_contradictions(view, conditions)
     return conditions
 
@@ -169,6 +174,17 @@ def parse_condition(view: View, text: str) -> ColumnCondition:
         text.strip(),
         codec.names.index(MISSING) if named else None,  # type: ignore[attr-defined]
     )
+
+
+def of_modelled_column(view: View, condition: ColumnCondition) -> ColumnCondition:
+    """A condition on a column that is a function of another, as one on the values of that."""
+    lookups = {each.name: each for each in view.restored.derived if isinstance(each, Lookup)}
+    while condition.name in lookups:
+        lookup = lookups[condition.name]
+        values = torch.tensor([math.nan if c is None else c for c in lookup.codes]).double()
+        codes = condition.holds(values).nonzero()[:, 0].double().tolist()
+        condition = ColumnCondition(lookup.source, "=", tuple(codes), condition.text)
+    return condition
 
 
 def column_names(view: View) -> list[str]:

@@ -33,6 +33,14 @@ def trainer(**fields):
     )
 
 
+def steps_of_sampling(model):
+    times, right = [], model.diffusion.predict
+    model.diffusion.predict = lambda z, t, c: times.append(float(t[0])) or right(z, t, c)
+    model.sample(1, generator=make_generator(0))
+    model.diffusion.predict = right
+    return len(times)
+
+
 def weights(model):
     return torch.cat([param.detach().flatten() for param in model.net.parameters()]).clone()
 
@@ -41,8 +49,14 @@ def test_steps_are_halved_until_the_last():
     model = built(steps=2, halvings=3, stage_steps=5, teacher_steps=4)
     found = [model.student_steps(step) for step in (0, 4, 8, 9, 13, 14, 19, 10**9)]
     assert found == [8, 8, 8, 4, 4, 2, 2, 2]
-    stages = [model.renew_teacher(replace(ROWS, step=step))["steps"].item() for step in (4, 14)]
-    assert stages == [8, 2]
+    for step, steps in {0: 16, 3: 16, 4: 8, 9: 4, 14: 2, 10**6: 2}.items():
+        assert model.renew_teacher(replace(ROWS, step=step))["steps"].item() == steps
+        assert steps_of_sampling(model) == steps  # a fit that ends here samples by these
+    state = model.state_dict()
+    del state["trained_steps"]  # as an earlier version saved it
+    model.renew_teacher(replace(ROWS, step=0))
+    model.load_state_dict(state)
+    assert steps_of_sampling(model) == 2
 
 
 def test_a_student_becomes_the_teacher_at_each_stage():

@@ -12,6 +12,7 @@ from torch.distributions import MultivariateNormal, Normal
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.models.baseline._gaussians import pattern_groups, pattern_of
 from monge.models.baseline.gaussian import Gaussian
 
 
@@ -103,3 +104,25 @@ def test_labels_stand_beside_a_gaussian():
     count = batch.x[:, 1].long().bincount(minlength=3) + 1
     expected = (count / count.sum()).log()[batch.x[:, 1].long()]
     torch.testing.assert_close(model.log_prob(only), expected, check_dtype=False)
+
+
+@pytest.mark.parametrize("dims", [1, 7, 52, 60, 130])
+@pytest.mark.parametrize("components", [0, 3])
+def test_rows_are_grouped_by_what_is_missing(dims, components):
+    """Packed bits number the patterns as sorting whole rows does, and the groups hold every row
+    once, beside rows of its pattern."""
+    generator = make_generator(0)
+    some = torch.rand(20, dims, generator=generator) < 0.8
+    some[0, 0] = True
+    some[1] = some[0].logical_xor(torch.arange(dims) == dims - 1)  # a difference in the last bit
+    seen = some[torch.randint(20, (300,), generator=generator)]
+    which = torch.randint(components, (300,), generator=generator) if components else None
+    keys = seen.long() if which is None else torch.cat([which[:, None], seen.long()], 1)
+    expected = keys.unique(dim=0, return_inverse=True)[1]
+    assert torch.equal(pattern_of(seen, which), expected)
+    found = []
+    for group in pattern_groups(seen, 100, which):
+        for rows, used in zip(group.rows, group.used, strict=True):
+            assert len(expected[rows[used]].unique()) == 1
+            found += rows[used].tolist()
+    assert sorted(found) == list(range(300))

@@ -72,6 +72,7 @@ def chosen(view, where, n=50, rows=None):
         ({"job": "clerk", "pay": "<2"}, lambda f: (f.job == "clerk") & (f.pay < 2)),
         ("grade=7", lambda f: f.job == "smith"),
         ("grade<=2", lambda f: f.job != "smith"),
+        ("grade!=2", lambda f: f.job != "clerk"),
         ("team!=x", lambda f: f.team == "y"),  # an empty cell satisfies nothing
         ("ok=True", lambda f: f.ok),
     ],
@@ -107,6 +108,8 @@ def test_samples_satisfy_conditions(view, where, holds):
         ("share>1.5", "share.*at most 1.*'share>1.5'"),
         ("pay<-1", "pay.*at least 0.*'pay<-1'"),
         (["pay>1", "pay<=1"], "'pay>1' and 'pay<=1'"),
+        (["grade=7", "job=cook"], "'grade=7' and 'job=cook'"),  # grade is a function of job
+        ("2<grade<7", "job.*'grade>2' and 'grade<7'"),
     ],
 )
 def test_conditions_that_make_no_sense(view, where, match):

@@ -34,6 +34,8 @@ MAX_COVARIANCE_ELEMENTS = 2**26
 """Elements of all covariances of a model."""
 MAX_GROUP_ELEMENTS = 2**18
 """Elements of the covariances of patterns that are computed at once: 2 MB stay in the cache."""
+PACKED_BITS = 52
+"""Bits that a double holds exactly."""
 
 
 class GaussianSet(DistributionSet):
@@ -367,13 +369,23 @@ def invert(root: Tensor) -> Tensor:
 
 def missing_patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Rows with the same observed entries, with their observed and missing entries."""
-    if bool((seen == seen[:1]).all()):
-        distinct, groups = seen[:1], [torch.arange(len(seen), device=seen.device)]
-    else:
-        distinct, which, sizes = seen.unique(dim=0, return_inverse=True, return_counts=True)
-        groups = list(which.argsort(stable=True).split(sizes.tolist()))
-    for pattern, rows in zip(distinct, groups, strict=False):
+    member = pattern_of(seen)
+    groups = member.argsort(stable=True).split(member.bincount().tolist())
+    for rows in groups:
+        pattern = seen[rows[0]]
         yield rows, pattern.nonzero()[:, 0], (~pattern).nonzero()[:, 0]
+
+
+def pattern_of(seen: Tensor, which: Tensor | None = None) -> Tensor:
+    """The number of each row's pattern among the distinct ones of `which` (B,) and seen (B, D) in
+    lexicographic order, (B,). Bits are packed, since sorting whole rows is slow."""
+    member = torch.zeros(len(seen), dtype=torch.long, device=seen.device)
+    member = member if which is None else which
+    for some in seen.double().split(PACKED_BITS, 1):
+        power = torch.arange(some.shape[1], device=seen.device).flip(0).double()
+        code = (some @ power.exp2()).unique(return_inverse=True)[1]
+        member = (member * len(seen) + code).unique(return_inverse=True)[1]
+    return member
 
 
 @dataclass(frozen=True)
@@ -445,14 +457,11 @@ def pattern_groups(
         order = (~seen[:1]).long().argsort(dim=1, stable=True)
         yield PatternGroup(rows, torch.ones_like(rows).bool(), order, seen[:1].gather(1, order))
         return
-    keys = seen if which is None else torch.cat([which[:, None], seen.long()], 1)
-    if bool((keys == keys[:1]).all()):
-        distinct, member = keys[:1], torch.zeros(len(keys), dtype=torch.long, device=keys.device)
-    else:
-        distinct, member = keys.unique(dim=0, return_inverse=True)
-    patterns = distinct[:, -seen.shape[1] :].bool()
-    sizes, by_pattern = member.bincount(minlength=len(distinct)), member.argsort(stable=True)
-    begins, order = sizes.cumsum(0) - sizes, (~patterns).long().argsort(dim=1, stable=True)
+    member = pattern_of(seen, which)
+    sizes, by_pattern = member.bincount(), member.argsort(stable=True)
+    begins = sizes.cumsum(0) - sizes
+    patterns = seen[by_pattern[begins]]
+    order = (~patterns).long().argsort(dim=1, stable=True)
     exponent = sizes.double().log2().ceil().long()
     for power in exponent.unique().tolist():
         mine = (exponent == power).nonzero()[:, 0]

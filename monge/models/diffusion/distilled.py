@@ -72,14 +72,18 @@ class Distilled(Model, CanSample, CanStream):
 
     class SamplingConfig(BaseConfig):
         steps: Annotated[int, Range(1, MAX_STEPS)] | None = None
-        """Steps of DDIM; by default those of the last student, which was trained for them."""
+        """Steps of DDIM; by default those for which the network was trained: those of the last
+        student, or of the stage in which the fit ended."""
 
     config: Config
+    trained_steps: Tensor  # (): the steps from noise to data of the present network
 
     def __init__(
         self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
     ) -> None:
         super().__init__(config, space, parts)
+        self.register_buffer("trained_steps", torch.tensor(config.steps))
+        self.register_load_state_dict_pre_hook(add_trained_steps)
         self.diffusion = build_student(config.diffusion, space, self.parts)
         self.reference = check_diffusion(self.diffusion.config.build(space))
         self.reference.requires_grad_(False)
@@ -116,7 +120,8 @@ class Distilled(Model, CanSample, CanStream):
         stage, since = divmod(batch.step - self.first, self.config.stage_steps)
         if since == 0 and 0 <= stage < self.config.halvings:
             self.reference.load_state_dict(self.diffusion.state_dict())
-        return {"steps": self.units.like.new_tensor(float(self.student_steps(batch.step)))}
+        self.trained_steps.fill_(self.student_steps(batch.step) << (batch.step < self.first))
+        return {"steps": self.units.like.new_tensor(float(self.trained_steps))}
 
     def student_steps(self, step: int) -> int:
         """The steps from noise to data of the student at this training step."""
@@ -161,7 +166,7 @@ class Distilled(Model, CanSample, CanStream):
         options = options or self.SamplingConfig()
         assert isinstance(options, self.SamplingConfig), "expected sampling options"
         predict = unguided(self.diffusion, self.diffusion.encode_conditions(given, n))
-        sampler = DDIM.Config(steps=options.steps or self.config.steps).build()
+        sampler = DDIM.Config(steps=options.steps or int(self.trained_steps)).build()
         z = self.diffusion.sample_prior(n, generator)
         return sampler.sample(predict, self.schedule, z, generator)
 
@@ -185,6 +190,11 @@ class Distilled(Model, CanSample, CanStream):
             stage_steps=20,
             teacher_steps=70,
         )
+
+
+def add_trained_steps(model: Distilled, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Runs that did not save the number of steps take those of the last student."""
+    state.setdefault(f"{prefix}trained_steps", torch.tensor(model.config.steps))
 
 
 def two_step_target(
