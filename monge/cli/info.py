@@ -45,6 +45,7 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "devices": devices(),
@@ -61,6 +62,17 @@ def version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def processor() -> str:
+    """The name of the processor, and the instructions that torch uses of it."""
+    import torch
+
+    about = Path("/proc/cpuinfo")  # elsewhere Python knows the name
+    text = about.read_text(encoding="utf-8") if about.exists() else ""
+    match = re.search(r"^model name\s*: (.+)$", text, re.M)
+    name = match[1] if match else platform.processor() or "unknown"
+    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def devices() -> list[str]:

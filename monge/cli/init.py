@@ -44,7 +44,7 @@ monge.write_report(run)  # runs/first/report.html
 README = """\
 # {name}
 
-    monge data {data}              # how the data are read, and what to start with
+    monge data {data:<19} # how the data are read, and what to start with
     monge fit --config run.yaml    # settings are in run.yaml
     monge runs                     # runs are folders in runs/
     monge evaluate made-{stem}

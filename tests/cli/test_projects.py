@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+import torch
 import yaml
 
 import monge
@@ -155,6 +156,7 @@ def test_info_names_what_is_there_and_what_to_do(capsys, monkeypatch):
     found = json.loads(capsys.readouterr().out)
     assert found["monge"] == monge.__version__
     assert found["devices"][0] == "cpu"
+    assert torch.backends.cpu.get_cpu_capability() in found["processor"]
     assert found["disk"] > 0
     assert found["memory"] > 0
     assert any("no-such-folder" in remark for remark in found["remarks"])
