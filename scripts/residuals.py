@@ -73,6 +73,7 @@ def main() -> None:
         rounding = 0 < tolerance <= LARGEST
         tight = rounding and tolerance < asked.room * largest
         found[name] = {"largest": largest, "tolerance": tolerance, "rounding": rounding}
+        found[name]["seeds"] = len(rows)
         seeds += len(rows)
         if failed or tight:
             mark = f"FAILED with seeds {failed}" if failed else "tight"
@@ -110,13 +111,13 @@ def keep(path: Path, found: dict, fault: dict[str, float], seeds: int, threads: 
     import torch
 
     kept = json.loads(path.read_text()) if path.exists() else {"conditions": [], "identities": {}}
-    how = f"{torch.backends.cpu.get_cpu_capability()}, {threads} threads, {seeds} seeds"
-    kept["conditions"] = sorted({*kept["conditions"], how})
+    where = f"{torch.backends.cpu.get_cpu_capability()}, {threads} threads"
+    kept["conditions"] = sorted({*kept["conditions"], f"{where}, {seeds} seeds"})
     for name, each in found.items():
         row = kept["identities"].setdefault(name, {"largest": -math.inf})
         largest = max(row["largest"], each["largest"])
         row |= {"tolerance": each["tolerance"], "largest": largest, "rounding": each["rounding"]}
-        row["seen"] = sorted({*row.get("seen", []), how})
+        row["seen"] = sorted({*row.get("seen", []), f"{where}, {each['seeds']} seeds"})
     for name, value in fault.items():
         kept["identities"].setdefault(name, {})["smallest_fault"] = value
     path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")

@@ -1,6 +1,7 @@
 """Tests import the helper modules of this folder by name, write only to their own runs folder and
 have no deadline per example."""
 
+import gc
 import itertools
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+gc.disable()  # until all tests are collected: none of them is garbage
 settings.register_profile("monge", deadline=None)  # a busy machine is no failure
 settings.load_profile("monge")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,6 +37,12 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(items):
     """Small pieces of work come last, so that no process ends long after the others."""
     items.sort(key=lambda item: item.path.name in SUBJECTS)
+
+
+def pytest_collection_finish():
+    """Modules and tests, which stay, are not looked through for garbage again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

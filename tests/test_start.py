@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+import monge
+
 QUICK = [["--help"], ["fit", "--help"], ["models"], ["models", "--json"], ["--version"]]
 
 
@@ -63,7 +65,7 @@ def test_describing_a_table_imports_no_torch(more, tmp_path):
 
 
 def test_sampling_a_table_to_csv_imports_no_pandas(tmp_path):
-    assert run("fit", "chow_liu", str(table(tmp_path)), "-q", "--out", str(tmp_path / "run"))[1]
+    monge.fit("chow_liu", str(table(tmp_path)), out=tmp_path / "run")
     new = tmp_path / "new.csv"
     done, imported = run("sample", str(tmp_path / "run"), "-o", str(new), probe="pandas")
     assert done.returncode == 0, done.stderr

@@ -231,6 +231,7 @@ def test_a_run_keeps_its_ensemble(tmp_path, capsys):
     run = monge.fit(
         "made",
         "moons",
+        "data.rows=300",
         "width=8",
         "depth=1",
         budget="20steps",

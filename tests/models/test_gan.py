@@ -211,7 +211,7 @@ def test_real_images_are_unbounded():
 
 
 def test_a_run_reports_modes_ratios_and_problems():
-    run = monge.fit("gan", "ring", "train.eval_every=50", budget="50steps")
+    run = monge.fit("gan", "ring", "train.eval_every=50", "data.rows=600", budget="50steps")
     found = run.evaluate()
     assert found["modes_found"].unit == "of 8"
     assert {"c2st", "coverage", "coverage_of_real_rows", "memorised"} <= set(found)

@@ -17,7 +17,7 @@ from monge.train.trainer import Trainer
 T = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
-def build(kind="levels", *settings, rows=400):
+def build(kind="levels", *settings, rows=200):
     space, batch = small_data.make(kind, rows)
     torch.manual_seed(0)
     model = VDM.smallest_config(space).override(*settings).build(space).double()
@@ -64,6 +64,7 @@ def test_loss_is_the_bound_that_is_scored(kind):
 
 def test_bend_does_not_change_the_bound_of_continuous_time():
     model, batch = build("levels")
+    batch = batch[:32]
     with torch.no_grad():
         one = model.likelihood(batch).value
         for parameter in model.schedule.shape_params:
@@ -85,7 +86,7 @@ def test_two_updates_share_the_parameters():
 
 def test_variance_update_lowers_the_variance_of_the_estimate():
     """Of a bend that was spoiled, in which nearly all time is spent at one noise."""
-    model, batch = build("levels")
+    model, batch = build("levels", rows=400)
     with torch.no_grad():
         model.schedule.size[0] = 4.0
 
@@ -151,6 +152,7 @@ def test_training_begins_at_a_model_of_independent_entries():
 
 def test_a_resumed_model_restores_the_shares():
     model, batch = build("levels")
+    batch = batch[:32]
     other = model.config.build(model.space).double()
     with torch.no_grad():
         assert not torch.allclose(other.likelihood(batch).value, model.likelihood(batch).value)
