@@ -23,6 +23,7 @@ More steps: z_0 is noised to a time in between, and f applied again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -35,6 +36,7 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses, Model
 from ...core.space import Space
 from ...prob.noise_schedule import NoiseProcess
+from ...prob.row_embedding import TABLE_KINDS
 from ._conditioning import Conditioning
 from ._guidance import unguided
 from ._ode_samplers import level
@@ -73,7 +75,9 @@ class Consistency(Model, CanSample, CanStream):
         double_every: Annotated[int, Range(1)] = 2000
         """Training steps after which the number of steps between noise and data doubles."""
         huber: Annotated[float, Range(0)] = 0.001
-        """Error per entry, in standard deviations, below which the loss is quadratic (c)."""
+        """Error per entry, in standard deviations, below which the loss is quadratic (c). Tables
+        have 1 by default: a small c is minimised by a median, which of a name or of an empty cell
+        is the most frequent one, while the mean keeps their shares."""
 
     class SamplingConfig(BaseConfig):
         steps: Annotated[int, Range(1, MAX_STEPS)] = 4
@@ -186,13 +190,19 @@ class Consistency(Model, CanSample, CanStream):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         diffusion, train_config = default_diffusion(space)
-        return Defaults(cls.Config(diffusion=diffusion), train_config)
+        config = cls.Config(diffusion=diffusion)
+        if space.kind in TABLE_KINDS:
+            config = replace(config, huber=1.0)
+        return Defaults(config, train_config)
 
     @classmethod
     def defaults_with(cls, space: Space, chosen: Mapping[str, str]) -> Defaults:
         """With a teacher, its network and its noise."""
         proposed = cls.defaults(space)
-        return Defaults(cls.Config(), proposed.train) if names_teacher(chosen) else proposed
+        if not names_teacher(chosen):
+            return proposed
+        assert isinstance(proposed.config, cls.Config), "its own configuration"
+        return Defaults(replace(proposed.config, diffusion=None), proposed.train)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
