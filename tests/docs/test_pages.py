@@ -199,4 +199,4 @@ def test_formulas_become_mathml():
         site().mathml(r"\nosuchword x", False)
     for page in [*PAGES, *(ROOT / "monge" / "models").rglob("*.py")]:
         for formula in re.findall(r"\$([^$\n]+)\$", page.read_text()):
-            assert site().mathml(formula, False).startswith("<math")
+            assert "<math" in site().mathml(formula, False)
