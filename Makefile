@@ -1,7 +1,7 @@
 # make demo   the main job on the bundled digits        make test    the whole suite
 PY = .venv/bin/python
 
-.PHONY: install demo test test-slow lowest verify lint bench results docs gallery
+.PHONY: install demo test test-slow lowest verify lint bench results docs gallery tutorials
 install:
 	@scripts/bootstrap
 
@@ -28,6 +28,9 @@ docs: install  # build/site; open its index.html, no server needed
 
 gallery: install  # docs/gallery: a picture of a short run of each model that has none yet
 	@OMP_NUM_THREADS=1 $(PY) scripts/gallery.py
+
+tutorials: install  # docs/tutorials: run each in full, and keep what it prints and draws for its page
+	@OMP_NUM_THREADS=1 $(PY) scripts/tutorials.py
 
 results: install  # the tables of README.md and docs/benchmarks.md, from results/
 	@$(PY) -m benchmarks.results

@@ -1,7 +1,8 @@
 """What mkdocs.yml cannot say: pages made from the code, and formulas as MathML.
 
-The start page is README.md; CHANGELOG.md and CONTRIBUTING.md are pages too. Models, commands and
-identities are read from the code, so that no page can be out of date. `python scripts/pages.py`
+The start page is README.md; CHANGELOG.md and CONTRIBUTING.md are pages too, and so are tutorials
+with what they printed. Models, commands and identities are read from the code, so that no page
+can be out of date. `python scripts/pages.py`
 prints the names of the generated pages.
 """
 
@@ -13,7 +14,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from html import unescape
+from html import escape, unescape
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,11 @@ from monge.verify.mutants import MUTANTS  # noqa: E402
 
 WIDE = "---\nhide: [toc]\n---\n"
 """Before a page that has no list of its headings, so that its text is wider."""
+DOTTED = re.compile(r"(?<=\w)([._=,])(?=\w)")
+"""Where a long name in a table may be broken."""
+NARROW = 60
+"""Characters of a row of a table that fit on a telephone."""
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 SHOWN_DEFAULTS = ("iris", "digits")
 """Data whose default settings a model's page shows."""
 
@@ -231,7 +238,7 @@ def command_records(name: str) -> list[tuple[str, str]]:
 
 def command_section(name: str, shared: Sequence[tuple[str, str]]) -> str:
     command, context = command_of(name)
-    options = [record for record in command_records(name) if record not in shared]
+    options = [each for each in command_records(name) if each[1] and each not in shared]
     usage = " ".join(["monge", name, *command.collect_usage_pieces(context)])
     return "\n\n".join(
         [
@@ -287,6 +294,39 @@ def identities_page() -> str:
     return "\n\n".join(lines)
 
 
+# tutorials
+
+
+def cells(script: str) -> list[tuple[bool, str]]:
+    """The parts of a script in the percent format of jupytext: whether it is code, and text."""
+    found = []
+    for part in re.split(r"^# %%", script, flags=re.M)[1:]:
+        head, _, text = part.partition("\n")
+        is_code = "[markdown]" not in head
+        found.append((is_code, text.strip() if is_code else re.sub(r"^# ?", "", text, flags=re.M)))
+    return [(is_code, text.strip()) for is_code, text in found]
+
+
+def tutorial_page(path: Path) -> str:
+    """A tutorial with what each of its cells printed and drew when it was last run in full."""
+    record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    outcomes, parts = iter(record["cells"]), []
+    for is_code, text in cells(path.read_text(encoding="utf-8")):
+        if not is_code:
+            parts.append(text)
+            continue
+        outcome = next(outcomes)
+        parts.append(f"```python\n{text}\n```")
+        if outcome["printed"]:
+            parts.append(f"```text\n{outcome['printed']}\n```")
+        parts += [f"![What this draws](pictures/{name})" for name in outcome["pictures"]]
+    run = (
+        f"`docs/tutorials/{path.name}`, with what it printed and drew in a run that took "
+        f"{record['seconds']} seconds of one core; `make tutorials` repeats it."
+    )
+    return "\n\n".join([WIDE + parts[0], run, *parts[1:]])
+
+
 # pages from files of the repository
 
 
@@ -309,6 +349,7 @@ def generated() -> dict[str, Callable[[], str]]:
         "models/index.md": models_page,
         "models/training.md": training_page,
     }
+    pages |= {f"tutorials/{p.stem}.md": partial(tutorial_page, p) for p in TUTORIALS}
     return pages | {f"models/{e.name}.md": partial(model_page, e) for e in registry.entries()}
 
 
@@ -370,13 +411,36 @@ def link_models(markdown: str) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Formulas as MathML, which browsers typeset without a script."""
-    return re.sub(
+    """Formulas as MathML, which browsers typeset without a script; tables of sentences as lists
+    where the screen is narrow."""
+    html = re.sub(
         r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>',
         lambda match: mathml(unescape(match[2]), match[1] == "div"),
         html,
         flags=re.S,
     )
+    return re.sub(r"<table>.*?</table>", lambda match: stackable(match[0]), html, flags=re.S)
+
+
+def stackable(table: str) -> str:
+    """A table with the heading of its column at every cell, if it is too wide for a telephone:
+    docs/site.css then shows its cells below each other."""
+    heads = [plain(each) for each in re.findall(r"<th[^>]*>(.*?)</th>", table, re.S)]
+    rows = [re.findall(r"<td.*?</td>", row, re.S) for row in table.split("<tr>")]
+    longest = [
+        max((len(plain(row[i])) for row in rows if i < len(row)), default=0)
+        for i in range(len(heads))
+    ]
+    if sum(longest) < NARROW:
+        return table
+    columns = cycle(heads)
+    table = re.sub(r"<code>.*?</code>", lambda match: DOTTED.sub(r"\1<wbr>", match[0]), table)
+    labelled = re.sub(r"<td\b", lambda match: f'<td data-label="{escape(next(columns))}"', table)
+    return labelled.replace("<table>", "<table data-stacked>", 1)
+
+
+def plain(html: str) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", html)).strip()
 
 
 def mathml(formula: str, display: bool) -> str:
@@ -388,7 +452,7 @@ def mathml(formula: str, display: bool) -> str:
         raise ValueError(
             f"expected a formula that MathML expresses, found {unknown[1]}: {formula}"
         )
-    return found
+    return found if display else f'<span class="formula">{found}</span>'
 
 
 if __name__ == "__main__":

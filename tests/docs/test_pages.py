@@ -193,10 +193,20 @@ def test_names_in_a_column_become_a_list():
     assert site().with_lists(text).split("\n\n") == ["Two ways:", expected, "No  more.\nEnd."]
 
 
+def test_cells_of_wide_tables_name_their_columns():
+    row = "<tr><td><code>a.long_name</code></td><td>%s</td></tr>"
+    table = "<table><thead><tr><th>one</th><th>a <b>b</b></th></tr></thead>%s</table>"
+    assert "data" not in site().stackable(table % (row % "short"))
+    wide = site().stackable(table % (row % ("word " * 20) + row % ""))
+    assert wide.startswith("<table data-stacked>")
+    assert wide.count('<td data-label="one">') == wide.count('<td data-label="a b">') == 2
+    assert "<code>a.<wbr>long_<wbr>name</code>" in wide
+
+
 def test_formulas_become_mathml():
     pytest.importorskip("latex2mathml")
     with pytest.raises(ValueError):
         site().mathml(r"\nosuchword x", False)
     for page in [*PAGES, *(ROOT / "monge" / "models").rglob("*.py")]:
         for formula in re.findall(r"\$([^$\n]+)\$", page.read_text()):
-            assert site().mathml(formula, False).startswith("<math")
+            assert "<math" in site().mathml(formula, False)
