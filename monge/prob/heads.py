@@ -123,14 +123,15 @@ class Head(nn.Module):
             for distribution, size in zip(self.distributions(), self.sizes, strict=True)
             for place in range(size)
         ]
-        self.ranks = inverse.tolist()  # where each entry stands, group by group
+        self.ranks = inverse.numpy().tolist()  # where each entry stands, group by group
         self.homes = [homes[i] for i in self.ranks]  # distribution and index of each entry
         counts = torch.tensor([distribution.count for distribution, _ in self.homes])
         ends = counts.cumsum(0)
         self.width = int(ends[-1])
-        self.slices = list(map(slice, (ends - counts).tolist(), ends.tolist()))
-        places = torch.cat([torch.arange(self.width)[self.slices[i]] for i in order.tolist()])
+        # arrays, whose values are read at once where shapes alone are traced
+        self.slices = list(map(slice, (ends - counts).numpy().tolist(), ends.numpy().tolist()))
         owner = torch.arange(self.dims).repeat_interleave(counts)
+        places = inverse[owner].argsort(stable=True)  # parameters, group by group
         indices = {"owner": owner, "order": order, "inverse": inverse, "places": places}
         for name, index in indices.items():
             self.register_buffer(name, index, persistent=False)

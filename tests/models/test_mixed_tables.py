@@ -169,7 +169,7 @@ def check_mass(model) -> None:
     """The likelihood of all rows of a small table, empty cells included, sums to one if it is
     exact; a bound, whose mean lies below log p, to at most one."""
     rows = Batch(states(DISCRETE))
-    kind = model.likelihood(rows, generator=make_generator(0)).kind
+    kind = model.likelihood(rows[:2], generator=make_generator(0)).kind
     if kind == "estimate":
         pytest.skip("its likelihood is an estimate")
     if kind == "exact":

@@ -100,14 +100,14 @@ def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(config, space)
 
 
 @pytest.mark.parametrize("name", ["count_table", "fvsbn", "nade"])
-def test_every_identity_holds_on_every_small_space(name):
-    """X57 is left to the contract, which samples less."""
+def test_every_identity_holds_on_the_first_small_space_it_examines(name):
+    """X57 is left to the contract, which samples less; `monge verify --all` has every space."""
     tried = [
         each
         for each in identities()
         if each.needs and each.listing.group != "any_model" and each.listing.id != "X57"
     ]
-    rows = [row for each in tried for row in hold(each, subjects.small(name), every=True)]
+    rows = [row for each in tried for row in hold(each, subjects.small(name), every=False)]
     assert not [row for row in rows if row.passed is False]
     own = {"count_table": {"X53"}, "fvsbn": {"X52", "X53"}, "nade": {"X51", "X52"}}[name]
     assert {row.id for row in rows if row.passed} == {"X22", "X50", "X56", "X114"} | own

@@ -7,6 +7,7 @@ import difflib
 import glob
 import importlib
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..readers.base import RawData
 
 
+@cache
 def listing(module: str) -> list[tuple[str, str]]:
     """The public functions of a module in data/, each with the first line of its docstring."""
     text = (Path(__file__).parents[1] / f"{module}.py").read_text(encoding="utf-8")

@@ -58,7 +58,7 @@ class Features(nn.Module):
             self.register_buffer(name, values, persistent=False)
         self.register_buffer("ends", training_range(space)[:, owner], persistent=False)  # (2, F)
         self.width, self.held = len(owner), held and bool(self.ends.isfinite().any())
-        ends = torch.bincount(owner).cumsum(0).tolist()
+        ends = torch.bincount(owner).cumsum(0).numpy().tolist()
         self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
         self.has_steps = bool(self.bends.any())
         # one feature an entry, all of them affine
