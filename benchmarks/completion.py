@@ -28,7 +28,8 @@ context. With `--results` every figure is written to a file as soon as it is kno
 that are there already are not computed again.
 
 Measured, error, ours minus forests: iris -0.0088 ± 0.0025 (20 masks), wine -0.0052 ± 0.0014 (12
-masks), breast_cancer -0.0088 ± 0.0006 (2 masks).
+masks), breast_cancer -0.0088 ± 0.0006 (2 masks). One mask of breast_cancer takes about five
+minutes of a core, of which forests are 209 s, ours 45 s with `--choose density`.
 
 energy: energy distance of the completed from the true rows, numbers in standard deviations, names
 as indicators, over pairs of different rows (`evaluate.completion`); ours from 20 draws, that of
