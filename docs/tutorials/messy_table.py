@@ -76,6 +76,8 @@ for each in (tree, run):
 # Fifty completions of every row, each a sample given the cells that are there. Their mean is the
 # best guess, and 80 % of the true rents should lie between their quantiles at 10 and 90 %. Where
 # the city is missing too there are two answers, and the interval covers both.
+# From so few rows in half a minute the intervals are wider than they need to be, and hold more
+# than they promise.
 
 # %%
 hidden = flats["rent"].isna().to_numpy()

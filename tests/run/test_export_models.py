@@ -14,7 +14,7 @@ from monge.core.positional import example_inputs
 from monge.core.rng import make_generator
 from monge.models.autoregressive.pixelrnn import PixelRNN
 from monge.models.flow._base import Flow
-from monge.models.sequence.direct_forecast import DirectForecast
+from monge.models.sequence._forecaster import ForecastModel
 from monge.run import export
 from monge.train.trainer import Trainer
 
@@ -46,10 +46,10 @@ def noisy(model):
 
 def beyond_onnx(model, what):
     """What only torch.export writes: onnxruntime has no quantiles of normals, with which flows
-    decode tables, ONNX has no Cholesky factor, with which direct forecasts score, and the lines of
+    decode tables, ONNX has no Cholesky factor, with which forecasts score, and the lines of
     pixelrnn are written into maps of a fixed number of rows."""
     is_flow_of_table = isinstance(model, Flow) and bool(model.space.columns)
-    factored = isinstance(model, DirectForecast) and what == "score"
+    factored = isinstance(model, ForecastModel) and what == "score"
     return isinstance(model, PixelRNN) or factored or (what == "decode" and is_flow_of_table)
 
 
