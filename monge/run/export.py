@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import io
+import itertools
 import logging
 import sys
 import warnings
@@ -356,7 +357,14 @@ def solve_triangular(
     return torch.cat([other, known] if upper else [known, other], -2)
 
 
+def running_product(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """torch.cumprod by one product for each entry."""
+    parts = list(x.to(dtype or x.dtype).unbind(dim))
+    return torch.stack(list(itertools.accumulate(parts, torch.mul)), dim)
+
+
 IN_OTHER_OPERATORS: dict[Any, Call] = {
+    torch.ops.aten.cumprod.default: running_product,
     torch.ops.aten.searchsorted.Tensor: search_sorted,
     torch.ops.aten.linalg_solve_triangular.default: solve_triangular,
 }

@@ -14,6 +14,7 @@ from monge.core.positional import example_inputs
 from monge.core.rng import make_generator
 from monge.models.autoregressive.pixelrnn import PixelRNN
 from monge.models.flow._base import Flow
+from monge.models.sequence._forecaster import ForecastModel
 from monge.run import export
 from monge.train.trainer import Trainer
 
@@ -45,9 +46,11 @@ def noisy(model):
 
 def beyond_onnx(model, what):
     """What only torch.export writes: onnxruntime has no quantiles of normals, with which flows
-    decode tables, and the lines of pixelrnn are written into maps of a fixed number of rows."""
+    decode tables, ONNX has no Cholesky factor, with which forecasts score, and the lines of
+    pixelrnn are written into maps of a fixed number of rows."""
     is_flow_of_table = isinstance(model, Flow) and bool(model.space.columns)
-    return isinstance(model, PixelRNN) or (what == "decode" and is_flow_of_table)
+    factored = isinstance(model, ForecastModel) and what == "score"
+    return isinstance(model, PixelRNN) or factored or (what == "decode" and is_flow_of_table)
 
 
 def exported(model, name, onnx=None):
@@ -111,6 +114,14 @@ def test_a_search_by_comparison_finds_the_places_of_torch(shape, options):
     order = torch.randperm(shape[-1], generator=generator).expand(shape)
     mixed = torch.empty_like(ordered).scatter_(-1, order, ordered)
     assert torch.equal(export.search_sorted(mixed, values, sorter=order, **options), expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_a_running_product_is_that_of_torch(dim, dtype):
+    x = torch.randn(3, 4, 5, generator=make_generator(0))
+    expected = torch.cumprod(x, dim, dtype=dtype)
+    torch.testing.assert_close(export.running_product(x, dim, dtype=dtype), expected)
 
 
 @pytest.mark.parametrize("upper", [False, True])
