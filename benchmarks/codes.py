@@ -38,10 +38,10 @@ from .results import keep
 
 SPOTS = ("data.lookback=36", "data.horizon=12")
 TASKS: dict[str, tuple[str, tuple[str, ...], int]] = {  # data, their settings, steps of a fit
-    "strokes": ("strokes", (), 800),
-    "sines": ("sines", (), 800),
-    "speech": ("speech", (), 300),
-    "sunspots": ("series/monthly-sunspots.csv", SPOTS, 800),
+    "strokes": ("strokes", (), 600),
+    "sines": ("sines", (), 600),
+    "speech": ("speech", (), 150),
+    "sunspots": ("series/monthly-sunspots.csv", SPOTS, 600),
 }
 ORDERS = (1, 2, 4, 8, 16)
 
