@@ -232,17 +232,17 @@ class Bins(nn.Module):
         """A sample of each bin of the entries `at` from two uniforms, all (B, R). It grows with
         the first, but falls in the bin that is open below."""
         u, v, tail = u.double(), v.double(), self.tail[at].double()
-        again = torch.zeros_like(run, dtype=torch.bool)
-        known = run
+        again: tuple[Tensor, Tensor] | None = None
         if self.repeated.shape[1]:
-            again, known, u = self.decode_repeated(run, u, at)
+            hit, known, u = self.decode_repeated(run, u, at)
+            again = hit, known
         low = gather_bins(self.low[at], run)
         cell = low + (u * (gather_bins(self.high[at], run) - low)).floor()
         below, above, first, last = self.ends(run, at)
         mean = torch.where(below, tail[:, 0], tail[:, 1])
         excess = (torch.log1p(-u) / (mean.log() - mean.log1p())).floor()
         cell = torch.where(below, first - excess, torch.where(above, last + excess, cell))
-        cell = torch.where(again, known, cell)
+        cell = cell if again is None else torch.where(*again, cell)
         within = torch.where(self.real[at], v, 0)
         return (self.origin[at].double() + self.unit[at].double() * (cell + within)).to(self.unit)
 
