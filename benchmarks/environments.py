@@ -39,7 +39,17 @@ class Environment:
 
 ENVIRONMENTS = {
     "none": Environment(
-        ("trainer", "sampling", "pixelcnn", "wavenet", "attention", "gan", "tokens", "serving")
+        (
+            "trainer",
+            "sampling",
+            "pixelcnn",
+            "wavenet",
+            "attention",
+            "gan",
+            "tokens",
+            "serving",
+            "codes",
+        )
     ),
     "text": Environment(
         ("gpt", "beam"), ("transformers",), modules=("transformers.GPT2LMHeadModel",)

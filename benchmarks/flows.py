@@ -265,8 +265,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for task in options.tasks:
+        measured.clear()
         compare(task, options.repeats)
-    keep("flows", measured, peers=["nflows", "normflows", "zuko"])
+        keep(f"flows-{task}", measured, peers=["nflows", "normflows", "zuko"])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,11 @@ rounding is not mistaken for density. Within a bin every cell is equally likely;
 extend to infinity with geometric weights (for levels they end with the last one), so each
 distribution sums or integrates to one.
 
+Counts that occurred before occur again, such as amounts or weights that many rows share. Of the N
+training values of a bin, a count that c >= 2 of them have is given the share (c - d) / N, and the
+cells of the bin have the rest: absolute discounting, with d = n_1 / (n_1 + 2 n_2) where n_k values
+were seen k times (Ney, Essen & Kneser 1994). Values of single rows are not kept.
+
 `BinnedCounts` models unbounded integers with a free probability per bin:
 
 P(x) = softmax(l)_bin(x) P(x | bin). A softmax represents any shape including spikes and gaps,
@@ -22,6 +27,7 @@ are fitted to the other numbers alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -42,6 +48,8 @@ LAST_CELL = UNREACHABLE_CELL // 2
 """Values further out are in the same bins as this cell."""
 CELLS_PER_STD = 256
 """Cells per standard deviation of a real number; bounds the density of repeated values."""
+MAX_REPEATED, MAX_REPEATED_IN_ALL = 8192, 1 << 18
+"""Repeated counts that are kept of an entry, and of all entries."""
 
 
 class Bins(nn.Module):
@@ -55,6 +63,8 @@ class Bins(nn.Module):
     tail: Tensor  # (R, 2): mean excess in the lower and the upper open bin
     origin: Tensor  # (R,)
     unit: Tensor  # (R,)
+    repeated: Tensor  # (R, M): cells of repeated counts, ascending, then UNREACHABLE_CELL
+    repeated_share: Tensor  # (R, M): P(cell | bin) beyond that of every cell of the bin
 
     def __init__(self, parts: Sequence[Space], bins: int) -> None:
         super().__init__()
@@ -69,8 +79,19 @@ class Bins(nn.Module):
         self.register_buffer("tail", torch.ones(len(parts), 2))
         self.register_buffer("origin", torch.zeros(len(parts)))
         self.register_buffer("unit", torch.ones(len(parts)))
+        room = max((repeated_room(part, bins) for part in parts), default=0)
+        room = min(room, MAX_REPEATED, MAX_REPEATED_IN_ALL // max(len(parts), 1))
+        self.register_buffer("repeated", torch.full((len(parts), room), UNREACHABLE_CELL))
+        self.register_buffer("repeated_share", torch.zeros(len(parts), room))
+        self.counted = [part.kind == "counts" for part in parts]
         for j, part in enumerate(parts):
             self.spread(j, part)
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *more: Any) -> None:
+        """Runs from before repeated counts were kept have none."""
+        for name in ("repeated", "repeated_share"):
+            state.setdefault(prefix + name, getattr(self, name))
+        super()._load_from_state_dict(state, prefix, *more)
 
     @property
     def live(self) -> Tensor:
@@ -127,6 +148,39 @@ class Bins(nn.Module):
         below, above = cells[cells < starts[0]], cells[cells >= starts[-1]]
         for side, excess in enumerate((starts[0] - 1 - below, above - starts[-1])):
             self.tail[j, side] = (float(excess.sum()) + typical) / (len(excess) + 1)
+        if self.repeated.shape[1] and self.counted[j]:
+            self.fit_repeated(j, cells)
+
+    def fit_repeated(self, j: int, cells: Tensor) -> None:
+        """Keep the sorted cells of entry j that several training values share."""
+        value, count = cells.unique_consecutive(return_counts=True)
+        bin_of = torch.searchsorted(self.low[j].double(), value, right=True) - 1
+        total = torch.bincount(bin_of, count.double(), self.low.shape[1])
+        wide = (self.high[j] - self.low[j])[bin_of] > 1
+        if not self.floored[j]:
+            wide &= bin_of > 0  # not in the bin that is open below, which is read downwards
+        once, twice = (int((wide & (count == times)).sum()) for times in (1, 2))
+        discount = (once + 0.5) / (once + 2 * twice + 1)
+        score = torch.where(wide & (count > 1), count, 0)
+        kept = score.argsort(descending=True, stable=True)[: self.repeated.shape[1]]
+        kept = kept[score[kept] > 0].sort().values
+        self.repeated[j], self.repeated_share[j] = UNREACHABLE_CELL, 0.0
+        self.repeated[j, : len(kept)] = value[kept].to(self.repeated)
+        share = (count[kept] - discount) / total[bin_of[kept]]
+        self.repeated_share[j, : len(kept)] = share.to(self.repeated_share)
+
+    def repeated_below(self, cell: Tensor) -> Tensor:
+        """The sum of the shares of repeated cells before each cell (R, N), all bins together."""
+        ends = torch.nn.functional.pad(self.repeated_share.double().cumsum(1), (1, 0))
+        return ends.gather(1, torch.searchsorted(self.repeated.double(), cell.double()))
+
+    @property
+    def rest(self) -> Tensor:
+        """The share of the values of each bin that are not repeated ones, (R, bins)."""
+        edges = torch.cat([self.low, self.high[:, -1:]], 1)
+        before = self.repeated_below(edges)
+        after = torch.cat([before[:, 1:-1], self.repeated_below(self.high[:, -1:])], 1)
+        return 1 - torch.where(self.live, after - before[:, :-1], 0.0)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The bin of each number and log p(x | bin), both (B, R); -inf if x has no cell."""
@@ -140,32 +194,78 @@ class Bins(nn.Module):
         outer = excess * (mean.log() - mean.log1p()) - mean.log1p()
         inner = -gather_bins(self.high - self.low, run).double().log()
         inside = torch.where(below | above, outer, inner) - unit.log()
+        if self.repeated.shape[1]:
+            inside = inside.exp() * gather_bins(self.rest, run) + self.share_of(near)
+            inside = inside.log()
         wrong = ~self.real & (x.double() != x.double().floor())
         wrong |= (self.floored & (cell < 0)) | ((self.top > 0) & (cell >= self.top))
         return run, inside.masked_fill(wrong, -torch.inf).to(x)
+
+    def share_of(self, cell: Tensor) -> Tensor:
+        """The shares of cells (R, N) as repeated ones, (N, R)."""
+        place = torch.searchsorted(self.repeated.double(), cell)
+        place = place.clamp(max=self.repeated.shape[1] - 1)
+        found = self.repeated.gather(1, place) == cell
+        return torch.where(found, self.repeated_share.double().gather(1, place), 0.0).T
 
     def below(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The run of each whole number and P(value <= x | run), both (B, R)."""
         run = self.encode(x.double().floor())[0]
         cell = x.double().floor() - self.origin.double()
+        inside = self.evenly_below(cell, run)
+        if self.repeated.shape[1]:
+            before = self.repeated_below(gather_bins(self.low, run).T.contiguous())
+            upto = self.repeated_below((cell + 1).T.contiguous())
+            inside = inside * gather_bins(self.rest, run) + (upto - before).T
+        return run, inside.to(x)
+
+    def evenly_below(self, cell: Tensor, run: Tensor) -> Tensor:
+        """P(cell' <= cell | bin) without repeated cells, (B, R)."""
         below, above, first, last = self.ends(run)
         low, high = gather_bins(self.low, run).double(), gather_bins(self.high, run).double()
         down, up = (tail / (1 + tail) for tail in self.tail.double().T)
         inside = (cell - low + 1) / (high - low)
         inside = torch.where(above, 1 - up ** (cell - last + 1).clamp_min(0), inside)
-        return run, torch.where(below, down ** (first - cell).clamp_min(0), inside).to(x)
+        return torch.where(below, down ** (first - cell).clamp_min(0), inside)
 
     def decode(self, run: Tensor, u: Tensor, v: Tensor, at: slice = slice(None)) -> Tensor:
-        """A sample of each bin of the entries `at` from two uniforms, all (B, R)."""
+        """A sample of each bin of the entries `at` from two uniforms, all (B, R). It grows with
+        the first, but falls in the bin that is open below."""
         u, v, tail = u.double(), v.double(), self.tail[at].double()
+        again: tuple[Tensor, Tensor] | None = None
+        if self.repeated.shape[1]:
+            hit, known, u = self.decode_repeated(run, u, at)
+            again = hit, known
         low = gather_bins(self.low[at], run)
         cell = low + (u * (gather_bins(self.high[at], run) - low)).floor()
         below, above, first, last = self.ends(run, at)
         mean = torch.where(below, tail[:, 0], tail[:, 1])
         excess = (torch.log1p(-u) / (mean.log() - mean.log1p())).floor()
         cell = torch.where(below, first - excess, torch.where(above, last + excess, cell))
+        cell = cell if again is None else torch.where(*again, cell)
         within = torch.where(self.real[at], v, 0)
         return (self.origin[at].double() + self.unit[at].double() * (cell + within)).to(self.unit)
+
+    def decode_repeated(self, run: Tensor, u: Tensor, at: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Whether a repeated cell is at u of each bin, which it is, and the uniform that chooses
+        among all cells of the bin where it is not, each (B, R)."""
+        own, cells = self.bins_of_repeated(), self.repeated
+        rest, ends = (
+            self.rest,
+            torch.nn.functional.pad(self.repeated_share.double().cumsum(1), (1, 0)),
+        )
+        start = self.repeated_below(self.low)  # (R, bins)
+        even = self.evenly_below(cells.T - 1.0, own.T).T * rest.gather(1, own)
+        before = ends[:, :-1] - start.gather(1, own) + even  # P(cell' < cell | bin), (R, M)
+        key = torch.where(cells < UNREACHABLE_CELL, own + before, torch.inf)[at].contiguous()
+        at_key = run + u.clamp(max=1 - 2**-40)  # not rounded up to the next bin
+        place = torch.searchsorted(key, at_key.T.contiguous(), right=True)  # (R, B)
+        last = (place - 1).clamp_min(0)
+        shares = (ends[at].gather(1, place) - start[at].gather(1, run.T)).clamp_min(0.0)
+        hit = (place > 0) & (own[at].gather(1, last) == run.T)
+        hit &= (before + self.repeated_share.double())[at].gather(1, last) > u.T
+        left = ((u - shares.T) / gather_bins(rest[at], run)).clamp(0, 1 - 2**-53)
+        return hit.T, cells[at].gather(1, last).T, left
 
     def ends(self, run: Tensor, at: slice = slice(None)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Whether a bin is the lower or the upper open one (B, R), and their first cells (R,)."""
@@ -179,12 +279,34 @@ class Bins(nn.Module):
     @property
     def middle(self) -> Tensor:
         """The mean of each bin, (R, bins); 0 for unused bins."""
-        return self.centre(*self.tail.double().T)
+        mean = self.centre(*self.tail.double().T)
+        if not self.repeated.shape[1]:
+            return mean
+        value = self.origin.double()[:, None] + self.repeated
+        parts = torch.zeros_like(self.low, dtype=torch.float64).scatter_add_(
+            1, self.bins_of_repeated(), self.repeated_share * value
+        )
+        return (self.rest * mean + parts).to(mean)
+
+    def bins_of_repeated(self) -> Tensor:
+        """The bin of each repeated cell, (R, M)."""
+        return (torch.searchsorted(self.low, self.repeated, right=True) - 1).clamp_min(0)
 
     @property
     def peak(self) -> Tensor:
         """A most probable whole number of each bin, (R, bins); 0 for unused bins."""
-        return self.centre(torch.zeros(()), torch.zeros(())).floor()
+        peak = self.centre(torch.zeros(()), torch.zeros(())).floor()
+        if not self.repeated.shape[1]:
+            return peak
+        own = self.bins_of_repeated()
+        top = torch.zeros_like(self.low, dtype=self.repeated_share.dtype).scatter_reduce_(
+            1, own, self.repeated_share, "amax"
+        )
+        best = (self.repeated_share == top.gather(1, own)) & (self.repeated_share > 0)
+        value = torch.where(best, self.origin[:, None].double() + self.repeated, -torch.inf)
+        most = torch.full_like(top, -torch.inf, dtype=torch.float64)
+        most.scatter_reduce_(1, own, value, "amax")
+        return torch.where(most.isfinite(), most.to(peak), peak)
 
     def centre(self, down: Tensor, up: Tensor) -> Tensor:
         """The middle of each bin; for open bins the cell at this distance from their start."""
@@ -194,6 +316,12 @@ class Bins(nn.Module):
         cell = torch.where(below, first - down, torch.where(above, last + up, inner))
         value = self.origin.double() + self.unit.double() * (cell + 0.5 * self.real)
         return torch.where(self.live, value.T, 0.0).to(self.unit)
+
+
+def repeated_room(part: Space, bins: int) -> int:
+    """How many repeated values an entry may have: none of numbers that have a bin each."""
+    wide = part.kind == "counts" and part.scale[0] > bins
+    return part.rows // 2 if wide else 0
 
 
 def cells_to_upper(part: Space) -> int:

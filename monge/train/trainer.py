@@ -317,8 +317,9 @@ def batch_sequences(
 MIN_PIECE_ROWS = 2
 """Rows that each piece of the last batch of an epoch has at least; one row has no variance, which
 batch statistics need."""
-MAX_INIT_ROWS = 10_000
-"""Largest number of training rows, evenly spaced, used for data-dependent initialisation."""
+MAX_INIT_ROWS, MAX_INIT_ENTRIES = 10_000, 1 << 19
+"""Training rows, evenly spaced, used for data-dependent initialisation: at most so many rows, or
+more of them as long as they have few entries, as those of a table."""
 DENORMAL_FLUSH_STEPS = 200
 """Steps between two flushes of denormal numbers."""
 
@@ -489,7 +490,8 @@ class Trainer:
     def initialise(self) -> None:
         """Initialise the model from data and restart the EMA from there."""
         reseed(derive_seed(self.seed, "begin"), self.device)
-        count = min(len(self.rows), MAX_INIT_ROWS)
+        most = max(MAX_INIT_ROWS, MAX_INIT_ENTRIES // max(self.model.space.dims, 1))
+        count = min(len(self.rows), most if self.model.space.kind == "columns" else MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
         self.model.initialise_from_data(self.rows.batch(index, train=True).sent_to(self.device))
         self.synchronise()

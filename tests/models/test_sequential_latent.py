@@ -21,6 +21,7 @@ from monge.core.space import Space
 from monge.core.train_config import TrainConfig
 from monge.data import loading as data
 from monge.models.latent._particle_filter import systematic_resample
+from monge.models.latent._sequential import ANNEALED_STEPS
 from monge.models.latent.stcn import LadderStack
 from monge.nn.dilated import DilatedStack
 from monge.train.trainer import Trainer
@@ -402,7 +403,7 @@ def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     defaults = owner.defaults(view.space)
     torch.manual_seed(0)
     trainer = Trainer(defaults.config.build(view.space), rows, defaults.train, seed=0)
-    for _ in range(300):
+    for _ in range(2 * ANNEALED_STEPS):
         trainer.train_step(1.0)
     model = trainer.model.eval()
     trainer.ema.put(trainer.ema.weights)

@@ -393,3 +393,75 @@ def test_values_beyond_all_cells_are_in_the_outer_bins(name):
     run, inside = bins.encode(torch.tensor([[-1e30], [1e30]], dtype=torch.float64))
     assert run[:, 0].tolist() == [0, int(bins.live[0].sum()) - 1]
     assert inside.isfinite().all()
+
+
+def repeated_counts(lower=None):
+    """Counts over a wide range, of which half are among forty values, with their distribution."""
+    g = torch.Generator().manual_seed(0)
+    chosen = torch.randint(0, 3000, (40,), generator=g)
+    again = chosen[torch.randint(0, 40, (4000,), generator=g)]
+    others = torch.randint(0 if lower == 0 else -500, 4000, (4000,), generator=g)
+    x = torch.where(torch.rand(4000, generator=g) < 0.5, again, others).double()
+    space = Space(
+        kind="counts",
+        shape=(1,),
+        rows=4000,
+        mean=(float(x.mean()),),
+        scale=(float(x.std()),),
+        lower=lower,
+    )
+    counts = BinnedCounts(space.parts, 64).double()
+    counts.fit(x[:, None], torch.ones(4000, 1, dtype=torch.bool))
+    params = torch.randn(1, 1, 64, generator=g, dtype=torch.float64)
+    return counts, params, chosen
+
+
+@pytest.mark.parametrize("lower", [None, 0])
+def test_repeated_counts_have_probabilities_of_their_own(lower):
+    counts, params, chosen = repeated_counts(lower)
+    x = torch.arange(0 if lower == 0 else -40_000, 40_000).double()[:, None]
+    every = params.expand(len(x), 1, 64)
+    p = counts.log_prob(every, x).exp()[:, 0]
+    assert abs(p.sum() - 1) < 1e-5
+    torch.testing.assert_close(counts.cumulative(every, x)[:, 0], p.cumsum(0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(counts.mean(params)[0, 0], (p * x[:, 0]).sum(), rtol=1e-4, atol=0)
+    assert counts.mode(params)[0, 0] == x[p.argmax(), 0]
+    beside = counts.log_prob(params.expand(40, 1, 64), chosen[:, None].double() + 7)
+    own = counts.log_prob(params.expand(40, 1, 64), chosen[:, None].double())
+    assert (own - beside).median() > 2
+    n, g = 100_000, torch.Generator().manual_seed(1)
+    noise = torch.stack([torch.rand(n, 1, generator=g), torch.randn(n, 1, generator=g)], -1)
+    drawn = counts.sample(params.expand(n, 1, 64), noise.double())[:, 0]
+    places = (drawn - x[0, 0]).long().clamp(0, len(x) - 1)
+    share = torch.bincount(places, minlength=len(x)).double() / n
+    frequent = p > 5e-4
+    error = (p * (1 - p) / n).sqrt()
+    assert ((share - p).abs() < 5 * error + 1e-5)[frequent].all()
+    assert (share.cumsum(0) - p.cumsum(0)).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("lower", [None, 0])
+def test_a_count_is_the_quantile_of_its_probability(lower):
+    """Flows of tables turn probabilities within a bin into counts and back."""
+    bins = repeated_counts(lower)[0].runs
+    u = torch.linspace(0, 1, 501, dtype=torch.float64)[:-1, None]
+    for run in range(1, int(bins.live.sum())):
+        x = bins.decode(torch.full((500, 1), run), u, u)
+        assert (x.diff(dim=0) >= 0).all()
+        found, upto = bins.below(x)
+        assert (found == run).all()
+        own = bins.encode(x)[1].exp()
+        assert ((upto - own < u + 1e-9) & (u < upto + 1e-9)).all()
+
+
+def test_values_of_single_rows_are_not_kept():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randperm(100_000, generator=g)[:2000].double()
+    space = Space(kind="counts", shape=(1,), rows=2000, mean=(5e4,), scale=(3e4,))
+    counts = BinnedCounts(space.parts, 64)
+    counts.fit(x[:, None], torch.ones(2000, 1, dtype=torch.bool))
+    assert not counts.runs.repeated_share.any()
+    state = counts.state_dict()
+    for name in ("runs.repeated", "runs.repeated_share"):  # as runs from before have it
+        del state[name]
+    BinnedCounts(space.parts, 64).load_state_dict(state)

@@ -138,7 +138,7 @@ class SequentialLatentModel(
             self.typical.copy_(batch.length.median())
 
     @classmethod
-    def frame_defaults(cls, space: Space) -> dict[str, int]:
+    def frame_defaults(cls, space: Space) -> dict[str, Any]:
         """Settings of frames and codes: lines of an image, or a few steps of a sequence."""
         steps, channels = cls.count(space), max(frame(space).dims, 1)
         size = max(-(-FRAME_VALUES // channels), -(-steps // FRAMES))
