@@ -279,7 +279,7 @@ def group_entries(space: Space) -> list[EntryGroup]:
     """The entries of an event by kind, size and support."""
     mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
     if space.kind != "columns":
-        parts = () if space.is_plain else (space,)
+        parts = () if space.is_plain else tuple(space.parts)
         return [EntryGroup(space.kind, space.size, torch.arange(space.dims), mean, scale, parts)]
     found: dict[tuple[Any, ...], list[int]] = {}
     for place, column in enumerate(space.columns):

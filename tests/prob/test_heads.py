@@ -188,3 +188,16 @@ def test_two_groups_keep_the_order_of_the_columns(columns):
         alone, own = head_of(column), params[:, head.slices[i]]
         assert torch.equal(alone.sample(own, noise[:, i : i + 1])[:, 0], x[:, i])
         torch.testing.assert_close(alone.mean(own)[:, 0], head.mean(params)[:, i])
+
+
+def test_every_number_of_a_vector_has_the_bounds_of_the_vector():
+    """As a run folder that was edited may say; data have bounds of single numbers."""
+    head = Head(Space(kind="real", shape=(3,), mean=(1.0, 2.0, 3.0), lower=0.0))
+    one = Head(Space(kind="real", mean=(1.0,), lower=0.0))
+    params = head.initial_params()
+    assert params.shape == (head.width,) == (3 * one.width,)
+    x = head.sample(params.expand(200, -1), head.noise(200, make_generator(0)))
+    assert (x >= 0).all()
+    log_p = head.log_prob(params.expand(200, -1), x)
+    alone = one.log_prob(one.initial_params().expand(200, -1), x[:, :1])
+    torch.testing.assert_close(log_p[:, :1], alone)

@@ -24,7 +24,7 @@ REAL = Space(kind="real", optional=True, atoms=(0.0,), lower=-1.0)
 COUNTS = Space(kind="counts")
 LABEL = Space(kind="label", size=3)
 TABLE = Space(kind="columns", shape=(3,), columns=(REAL, COUNTS, LABEL))
-BINS = ["low", "high", "tail", "origin", "unit"]
+BINS = ["low", "high", "tail", "origin", "unit", "repeated", "repeated_share"]
 ONE = torch.ones(2)
 SAVED = {
     "bits": (lambda: BernoulliDistribution(ONE / 2), []),
