@@ -23,7 +23,13 @@ def people(tmp_path_factory):
     frame = pd.DataFrame({"age": age, "job": job, "pay": pay, "mood": mood})
     frame.to_csv(folder / "people.csv", index=False)
     frame[["age", "job"]].head(9).to_csv(folder / "new.csv", index=False)
-    small = ("spread=input", "net.width=16", "train.lr=1e-2", "train.warmup=5", "train.ema_decay=0.9")
+    small = (
+        "spread=input",  # a normal, whose mode is its mean
+        "net.width=16",
+        "train.lr=1e-2",
+        "train.warmup=5",
+        "train.ema_decay=0.9",
+    )
     for name, target in (("mood", "mood"), ("pay", "pay"), ("both", "pay,mood")):
         run.fit(
             "predict.mlp",
