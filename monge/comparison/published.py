@@ -347,8 +347,9 @@ FEW_LABELS = Table(
     ),
     "One draw of the labels where the papers have ten. predict.semi augments pictures by shifts, "
     "rotations and cut-outs, which the papers beside it do not do; predict.cnn has the labelled "
-    "pictures alone. 6000 of the training pictures are held out and choose nothing. 15 minutes of "
-    "one thread each.",
+    "pictures alone. 6000 of the training pictures are held out with their labels: they choose "
+    "the weights of predict.cnn and predict.m2 and nothing of predict.semi. 15 minutes of one "
+    "thread each.",
 )
 LIKELIHOODS = {
     "baseline": ("independent", "chow_liu", "gaussian", "mixture"),
