@@ -149,7 +149,7 @@ class Subject:
         self.model_class = registry.find(name)
         self.space, self.batch = dataset(kind, given)
         # of a distance between samples, a share of the rows says less than of a likelihood
-        end = 800 if issubclass(self.model_class, HasLikelihood) else 1000
+        end = 700 if issubclass(self.model_class, HasLikelihood) else 1000
         self.train, self.valid = (
             small_data.Rows(self.batch[:600]),
             small_data.Rows(self.batch[600:end]),

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 LEAST_PRECISION, GREATEST_PRECISION = 1e-6, 1e6
@@ -36,9 +37,16 @@ def gauss_newton(features: Tensor, curvature: Tensor) -> Tensor:
 
 
 def positive_part(curvature: Tensor) -> Tensor:
-    """Symmetric matrices (N, O, O) with their negative eigenvalues set to 0."""
-    values, vectors = torch.linalg.eigh(curvature)
-    return vectors * values.clamp(min=0)[:, None] @ vectors.mT
+    """Symmetric matrices (N, O, O) with their negative eigenvalues set to 0. Outputs that no
+    matrix couples, such as those of different columns, are blocks of their own."""
+    coupled = (curvature != 0).any(0)
+    count, block = connected_components(coupled.cpu().numpy(), directed=False)
+    found = torch.zeros_like(curvature)
+    for each in range(count):
+        own = torch.from_numpy((block == each).nonzero()[0]).to(curvature.device)
+        values, vectors = torch.linalg.eigh(curvature[:, own[:, None], own])
+        found[:, own[:, None], own] = vectors * values.clamp(min=0)[:, None] @ vectors.mT
+    return found
 
 
 @dataclass(frozen=True)

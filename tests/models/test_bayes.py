@@ -14,6 +14,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.predict.bayes import BayesPredictor
 from monge.nn.mlp import MLP
+from monge.prob.laplace import positive_part
 from monge.solve.mcmc import DualAveraging, median_bandwidth, split_rhat, stein_direction
 from monge.train.trainer import Trainer
 
@@ -141,3 +142,15 @@ def test_particles_come_to_follow_a_gaussian():
 def test_particles_at_one_place_have_a_bandwidth():
     assert float(median_bandwidth(torch.zeros(3, 3))) > 0
     assert split_rhat(torch.ones(10, 2, 3)).tolist() == [1.0] * 3
+
+
+def test_outputs_that_nothing_couples_are_blocks_of_the_curvature():
+    g = torch.Generator().manual_seed(0)
+    full = torch.zeros(5, 7, 7, dtype=torch.float64)
+    for own in ([0, 3, 5], [1, 6], [2]):  # 4 has no curvature at all
+        part = torch.randn(5, len(own), len(own), generator=g, dtype=torch.float64)
+        full[:, torch.tensor(own)[:, None], torch.tensor(own)] = part + part.mT
+    values, vectors = torch.linalg.eigh(full)
+    due = vectors * values.clamp(min=0)[:, None] @ vectors.mT
+    assert (values < -0.1).any()
+    torch.testing.assert_close(positive_part(full), due, rtol=0, atol=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -413,12 +414,33 @@ def repeated_counts(lower=None):
     counts = BinnedCounts(space.parts, 64).double()
     counts.fit(x[:, None], torch.ones(4000, 1, dtype=torch.bool))
     params = torch.randn(1, 1, 64, generator=g, dtype=torch.float64)
-    return counts, params, chosen
+    return counts, params, chosen, x
+
+
+def test_repeated_counts_are_discounted_by_the_share_of_single_ones():
+    """Absolute discounting: the share of a value in its bin is (its rows - d) / rows of the bin
+    with d = n1 / (n1 + 2 n2), half a value added to either, of values with one and two rows."""
+    counts, _, _, x = repeated_counts(0)
+    bins, rows = counts.runs, Counter(x.long().tolist())
+    starts, ends = bins.low[0].tolist(), bins.high[0].tolist()
+
+    def bin_of(value):
+        return next(k for k, (a, b) in enumerate(zip(starts, ends, strict=True)) if a <= value < b)
+
+    wide = {v: bin_of(v) for v in rows if ends[bin_of(v)] - starts[bin_of(v)] > 1}
+    once, twice = (sum(rows[v] == times for v in wide) for times in (1, 2))
+    discount = (once + 0.5) / (once + 2 * twice + 1)
+    total = Counter(bin_of(v) for v in x.long().tolist())
+    due = {v: (rows[v] - discount) / total[k] for v, k in wide.items() if rows[v] > 1}
+    kept = bins.repeated_share[0] > 0
+    found = dict(zip(bins.repeated[0, kept].tolist(), bins.repeated_share[0, kept], strict=True))
+    assert len(due) > 40
+    assert found == pytest.approx(due, rel=1e-6)
 
 
 @pytest.mark.parametrize("lower", [None, 0])
 def test_repeated_counts_have_probabilities_of_their_own(lower):
-    counts, params, chosen = repeated_counts(lower)
+    counts, params, chosen, _ = repeated_counts(lower)
     x = torch.arange(0 if lower == 0 else -40_000, 40_000).double()[:, None]
     every = params.expand(len(x), 1, 64)
     p = counts.log_prob(every, x).exp()[:, 0]

@@ -47,7 +47,7 @@ def test_nothing_is_found(api):
     for operation in api.get_all_operations():
         for mode in schemathesis.GenerationMode:
 
-            @settings(max_examples=8, database=None, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=5, database=None, suppress_health_check=list(HealthCheck))
             @given(case=operation.ok().as_strategy(generation_mode=mode))
             def check(case):
                 case.call_and_validate(

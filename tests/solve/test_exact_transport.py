@@ -56,7 +56,7 @@ def test_weights_are_moved_whole():
     a, b = torch.arange(1.0, 5).double() / 10, torch.tensor([0.5, 0.25, 0.25]).double()
     found = exact(cost, a, b)
     torch.testing.assert_close(found.plan.sum(1), a)
-    plan, f, g = program(cost.numpy(), a.numpy(), b.numpy())
+    plan, f, g = program(cost.numpy(), 3 * a.numpy(), 2 * b.numpy())  # shares, whatever their sum
     assert (plan * cost.numpy()).sum() == pytest.approx(found.cost.item(), abs=1e-12)
     assert f @ a.numpy() + g @ b.numpy() == pytest.approx(found.cost.item(), abs=1e-12)
 

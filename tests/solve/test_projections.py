@@ -84,8 +84,17 @@ def test_kernels_with_zeros_are_scaled_where_a_plan_exists():
     assert float(last.plan[1, 0]) == 0
     slow = next(itertools.islice(alternating_projections(corner.double(), half, half), 400, None))
     assert float(slow.plan[0, 1]) < 2e-3
-    with pytest.raises(DataError, match="-1"):
-        next(alternating_projections(-full, half, half))
+    for wrong in (-full, torch.tensor([[1.0, -1.0], [1.0, 1.0]]), torch.zeros(2, 2)):
+        with pytest.raises(DataError):
+            next(alternating_projections(wrong, half, half))
+
+
+def test_projections_begin_at_the_normalised_kernel_and_end_after_the_passes_asked_for():
+    cost, p, q = problem()
+    kernel = (-cost / EPSILON).exp()
+    first = next(alternating_projections(5 * kernel, p, q))
+    torch.testing.assert_close(first.plan, kernel / kernel.sum())
+    assert scale_kernel(kernel, p, q, tolerance=0.0, passes=3).passes == 3
 
 
 def test_scaling_vectors_of_a_kernel_with_zeros_are_found():
@@ -137,6 +146,25 @@ def test_the_barycentre_of_two_humps_lies_between_them():
     assert float(x[found.argmax()]) == pytest.approx(0.5, abs=0.02)  # one hump, not two
     with pytest.raises(DataError):
         barycentre(cost, humps, 2 * weights, 1e-3)
+
+
+def test_no_change_of_a_barycentre_lowers_its_cost():
+    """The gradient of sum_s lambda_s OT_s in the weights a is sum_s lambda_s f_s + epsilon log a,
+    which is constant at the minimum over weights that sum to one."""
+    cost, _, _ = problem(6, 6)
+    measures = torch.stack([problem(6, 6, seed)[1] for seed in (1, 2, 3)])
+    weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    found = barycentre(cost, measures, weights, EPSILON)
+    potentials = [
+        sinkhorn(cost, None, EPSILON, a=found, b=each, tolerance=1e-12).f for each in measures
+    ]
+    slope = weights @ torch.stack(potentials) + EPSILON * found.log()
+    assert float(slope.std()) < 1e-8
+    apart = weights @ measures  # the mean of the measures is no minimum
+    others = [
+        sinkhorn(cost, None, EPSILON, a=apart, b=each, tolerance=1e-12).f for each in measures
+    ]
+    assert float((weights @ torch.stack(others) + EPSILON * apart.log()).std()) > 1e-3
 
 
 def test_unbalanced_transport_has_its_closed_form_and_its_limits():
