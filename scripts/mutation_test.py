@@ -255,6 +255,7 @@ Functions = dict[str, list[FunctionType]]
 def library_functions() -> Functions:
     """The functions of the packages that were imported, by the path of their code."""
     found: Functions = {}
+    gc.unfreeze()  # get_objects leaves out what is frozen, as tests/conftest.py does at collection
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(str(LIBRARY)):
             found.setdefault(each.__code__.co_filename, []).append(each)
