@@ -259,3 +259,10 @@ def test_statistics_are_one_number_or_one_for_each_entry():
     for shape, mean in (((3,), (0.0, 1.0)), ((), (0.0, 1.0)), ((2, 4, 4), (0.0,) * 4)):
         with pytest.raises(UsageError):
             Space(kind="real", shape=shape, mean=mean)
+
+
+def test_a_statistic_of_channels_broadcasts_against_an_image():
+    space = Space(kind="real", shape=(3, 2, 5), mean=(1.0, 2.0, 3.0), scale=(4.0,))
+    assert space.array("mean").shape == (3, 1, 1)
+    assert space.array("scale").shape == (1, 1, 1)
+    assert space.array("mean")[:, 0, 0].tolist() == [1.0, 2.0, 3.0]

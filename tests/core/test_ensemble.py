@@ -305,6 +305,8 @@ def test_an_ensemble_has_the_losses_conditionals_and_findings_of_its_members():
     model, rows = mixture("made", "real", members=2, steps=0)
     batch = rows.whole()[:6]
     losses = model.loss(batch)
+    first = model.each[0].conditionals(batch)
+    torch.testing.assert_close(model.conditionals(batch), first)
     for k, member in enumerate(model.each):
         for name, term in member.loss(batch).items():
             torch.testing.assert_close(losses[f"member{k + 1}/{name}"], term)

@@ -5,7 +5,7 @@ import torch
 from ensembles import classes, regression, trained
 
 from monge import registry
-from monge.core.ensemble import Ensemble, ensemble_class
+from monge.core.ensemble import Ensemble, StackedModels, ensemble_class
 from monge.core.train_config import TrainConfig
 
 
@@ -55,3 +55,16 @@ def test_members_as_one_network_drop_out_apart():
     loss.mean().backward()
     slopes = [m.out.weight.grad for m in model.members]
     assert not torch.allclose(*slopes)
+
+
+def test_only_the_buffers_in_which_members_differ_are_stacked():
+    space, _ = regression()
+    owner = registry.find("predict.mlp")
+    first, second = (owner.smallest_config(space).build(space) for _ in range(2))
+    assert dict(first.named_buffers())
+    assert StackedModels([first, second]).buffers == {}
+    name, own = next(iter(first.named_buffers()))
+    part, _, leaf = name.rpartition(".")
+    first.get_submodule(part).register_buffer(leaf, own + 1)  # its own: statistics are shared
+    assert StackedModels([first, second]).buffers.keys() == {name}
+    assert torch.equal(StackedModels([first, second]).buffers[name], torch.stack([own + 1, own]))

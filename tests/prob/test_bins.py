@@ -417,23 +417,29 @@ def repeated_counts(lower=None):
     return counts, params, chosen, x
 
 
-def test_repeated_counts_are_discounted_by_the_share_of_single_ones():
+@pytest.mark.parametrize("lower", [None, 0])
+def test_repeated_counts_are_discounted_by_the_share_of_single_ones(lower):
     """Absolute discounting: the share of a value in its bin is (its rows - d) / rows of the bin
-    with d = n1 / (n1 + 2 n2), half a value added to either, of values with one and two rows."""
-    counts, _, _, x = repeated_counts(0)
+    with d = n1 / (n1 + 2 n2), half a value added to either, of values with one and two rows. A
+    bin that is open below has no values of its own."""
+    counts, _, _, x = repeated_counts(lower)
     bins, rows = counts.runs, Counter(x.long().tolist())
-    starts, ends = bins.low[0].tolist(), bins.high[0].tolist()
+    starts, ends = (edge[0] + bins.origin[0] for edge in (bins.low, bins.high))
+    starts, ends = starts.tolist(), ends.tolist()
+    if lower is None:
+        starts[0] = -math.inf
 
     def bin_of(value):
         return next(k for k, (a, b) in enumerate(zip(starts, ends, strict=True)) if a <= value < b)
 
-    wide = {v: bin_of(v) for v in rows if ends[bin_of(v)] - starts[bin_of(v)] > 1}
+    wide = {v: bin_of(v) for v in rows if 1 < ends[bin_of(v)] - starts[bin_of(v)] < math.inf}
     once, twice = (sum(rows[v] == times for v in wide) for times in (1, 2))
     discount = (once + 0.5) / (once + 2 * twice + 1)
     total = Counter(bin_of(v) for v in x.long().tolist())
     due = {v: (rows[v] - discount) / total[k] for v, k in wide.items() if rows[v] > 1}
     kept = bins.repeated_share[0] > 0
-    found = dict(zip(bins.repeated[0, kept].tolist(), bins.repeated_share[0, kept], strict=True))
+    values = (bins.repeated[0, kept] + bins.origin[0]).tolist()
+    found = dict(zip(values, bins.repeated_share[0, kept].tolist(), strict=True))
     assert len(due) > 40
     assert found == pytest.approx(due, rel=1e-6)
 

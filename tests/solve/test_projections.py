@@ -95,6 +95,10 @@ def test_projections_begin_at_the_normalised_kernel_and_end_after_the_passes_ask
     first = next(alternating_projections(5 * kernel, p, q))
     torch.testing.assert_close(first.plan, kernel / kernel.sum())
     assert scale_kernel(kernel, p, q, tolerance=0.0, passes=3).passes == 3
+    ready = kernel * (p / kernel.sum(1))[:, None]  # its rows have their sums, its columns not
+    found = scale_kernel(ready, p, q)
+    assert found.passes >= 1
+    torch.testing.assert_close(found.plan.sum(0), q)
 
 
 def test_scaling_vectors_of_a_kernel_with_zeros_are_found():

@@ -118,6 +118,10 @@ def test_the_gradient_is_that_of_the_unrolled_iteration():
     torch.testing.assert_close(envelope, slow, rtol=0, atol=1e-9)
     (through,) = torch.autograd.grad(unrolled(x, y, 0.5, passes=300), x)
     torch.testing.assert_close(envelope, through, rtol=0, atol=1e-9)
+    a, b = (torch.arange(1.0, len(part) + 1).double() for part in (x, y))
+    a, b = a / a.sum(), b / b.sum()
+    weighed = sinkhorn(x, y, 0.5, a=a, b=b, tolerance=1e-13)
+    torch.testing.assert_close(unrolled(x, y, 0.5, a=a, b=b, passes=300), weighed.dual)
     (few,) = torch.autograd.grad(unrolled(x, y, 0.05, passes=2), x)
     assert (few - torch.autograd.grad(sinkhorn(x, y, 0.05).value, x)[0]).abs().max() > 1e-3
 

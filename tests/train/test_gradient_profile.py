@@ -7,6 +7,8 @@ from torch import nn
 
 from monge.core.model import Model, Update
 from monge.train.gradient_profile import (
+    MIN_DEAD,
+    MIN_DEAD_UNITS,
     LayerProfile,
     alarms,
     dead_units,
@@ -149,3 +151,13 @@ def test_a_layer_that_is_all_dead_does_not_hide_another():
     [found] = alarms(layers)
     assert found.name == "dead units"
     assert " b " in found.sentence
+
+
+def test_a_share_and_a_number_of_dead_units_suffice_at_their_bounds():
+    def dead(share, units):
+        return alarms([LayerProfile("x", 1.0, 1.0, units, share)])
+
+    assert [found.name for found in dead(MIN_DEAD, MIN_DEAD_UNITS)] == ["dead units"]
+    assert dead(MIN_DEAD - 1e-6, MIN_DEAD_UNITS) == dead(MIN_DEAD, MIN_DEAD_UNITS - 1) == []
+    assert root_mean_square([torch.tensor([3.0])]) == 3.0
+    assert root_mean_square([]) == 0.0
