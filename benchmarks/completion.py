@@ -34,7 +34,6 @@ Energy distances with `--choose density`, 6 masks, ours minus linear regression:
 ± 0.0008, 50 % -0.0086 ± 0.0007, mar -0.0018 ± 0.0006; wine -0.0015 ± 0.0008, -0.0069 ± 0.0010, mar
 0.0001 ± 0.0003, a tie. On 1000 rows of adult (one mask each) they are 4 to 10 per cent of it.
 
-
 energy: energy distance of the completed from the true rows, numbers in standard deviations, names
 as indicators, over pairs of different rows (`evaluate.completion`); ours from 20 draws, that of
 IterativeImputer with linear regression from 20 of its posterior, of the other peers, which do not

@@ -12,14 +12,14 @@ refuses a table has its sentence in the line. An asterisk marks what misses a go
 Measured with 10000 samples on titanic, column / pair: of the 28 models that take it 19 are within
 the goals after 15 s on a busy machine (the largest: score_sde 1.96 / 1.83, independent 0.82 /
 2.75), and mhvae 0.78 / 0.35, vqvae 0.98 / 1.28 and latent_diffusion 1.46 / 0.98 after 1500 steps.
-After 30 s on a core of its own vdm has 1.41 / 1.37. Beyond them, all by the deck, which they leave
-empty too often (of the 713 training rows 77.8 %, with a standard error of 1.6 points): ddpm 2.20 /
-1.22, vae 2.27 / 0.15, distilled 2.60 / 0.52, coupling 2.83 / 0.07 and consistency 4.43 / 1.31
-(2.71 after 500 steps, 9.35 with huber=0.001). Of coupling's difference dropout makes a part: a
-network without it at the end is surer than it was in training (after 600 steps
-table_net.dropout=0.5, 0.1 and 0: 2.78, 1.70 and 1.63). d3pm, attribute and cflow refuse the table
-in a sentence. ddpm before: 2.17 / 1.15 after 2500 steps and 1.39 / 0.26 after 400 (with batches of
-64 rows in place of 256: 3.25 / 0.47 after 2500).
+After 30 s on a core of its own vdm has 1.41 / 1.37. Beyond them, all by the deck (empty in 77.8 %
+of the 713 training rows, with a standard error of 1.6 points; coupling and vae leave it empty too
+often): ddpm 2.20 / 1.22, vae 2.27 / 0.15, distilled 2.60 / 0.52, coupling 2.83 / 0.07 and
+consistency 4.43 / 1.31 (2.71 after 500 steps, 9.35 with huber=0.001). Of coupling's difference
+dropout makes a part: a network without it at the end is surer than it was in training (after 600
+steps table_net.dropout=0.5, 0.1 and 0: 2.78, 1.70 and 1.63). d3pm, attribute and cflow refuse the
+table in a sentence. ddpm before: 2.17 / 1.15 after 2500 steps and 1.39 / 0.26 after 400 (with
+batches of 64 rows in place of 256: 3.25 / 0.47 after 2500).
 """
 
 from __future__ import annotations
