@@ -334,3 +334,23 @@ def test_the_start_of_levels_separates_neighbours():
     assert max_log_snr(REAL) == 10
     ratio = math.exp(max_log_snr(IMAGE) / 2) / 1.4  # deviations between two levels
     assert ratio == pytest.approx(8, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("shape", "patch", "batch_size"),
+    [
+        ((3, 32, 32), 1, 16),  # colour: no squares of pixels, and many small steps
+        ((3, 64, 64), 2, 16),
+        ((1, 28, 28), 2, 64),
+        ((3, 16, 16), 1, 64),
+    ],
+)
+def test_images_of_many_numbers_have_small_batches_and_32_positions_a_side(
+    shape, patch, batch_size
+):
+    space = Space(kind="levels", shape=shape, size=256, rows=8000)
+    found = DDPM.defaults(space)
+    assert isinstance(found.config.net, UNetDenoiser.Config)
+    assert (found.config.net.patch, found.train.batch_size) == (patch, batch_size)
+    model = found.config.build(space)
+    assert model.loss(Batch(torch.zeros(2, *shape)))["denoising"].shape == (2,)

@@ -26,7 +26,7 @@ from ...core.errors import UsageError
 from ...core.rng import derive_seed, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.unet import with_levels_for
+from ...nn.unet import LARGE_IMAGE_SIDE, with_levels_for
 from ...prob.row_embedding import TABLE_KINDS
 from ...solve.jacobian_trace import mean_and_error, sample_probes
 from ...solve.ode import Solver
@@ -48,14 +48,25 @@ from ._units import MAX_ENUMERATED_LEVELS, FirstEstimate, Units, units_of
 
 SMALL_DATA_ROWS = 5000
 """Rows below which the default network is small."""
+RICH_IMAGE_ENTRIES, RICH_IMAGE_POSITIONS = 2048, 32
+"""Numbers of an image, pixels times channels, from which a step takes so long that a fit of
+minutes makes few of them; and the positions to a side of the first level of its network."""
 
 
 def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     """A U-Net for images and long sequences, an MLP for other data."""
     if space.is_image and min(space.shape[1:]) >= 6:
         dropout = 0.1 if 0 < space.rows < SMALL_DATA_ROWS else 0.0
-        return with_levels_for(
-            UNetDenoiser.Config(attention=1, dropout=dropout, waves=waves), space.shape[1:]
+        config = UNetDenoiser.Config(attention=1, dropout=dropout, waves=waves)
+        if not is_rich_image(space):
+            return with_levels_for(config, space.shape[1:])
+        return replace(  # few channels at full resolution: squares of pixels would stay visible
+            config,
+            width=16,
+            multipliers=(1, 2, 4, 6),
+            patch=max(1, min(space.shape[1:]) // RICH_IMAGE_POSITIONS),
+            blocks=1,
+            middle=1,
         )
     if len(space.shape) == 2 and space.shape[0] >= 16:
         return UNetDenoiser.Config(
@@ -70,6 +81,12 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     return MLPDenoiser.Config(width=256 if few else 512, depth=3, waves=waves)
 
 
+def is_rich_image(space: Space) -> bool:
+    """Whether rows are large images of many numbers, such as 32x32 pixels in colour."""
+    large = space.is_image and min(space.shape[1:]) >= LARGE_IMAGE_SIDE
+    return large and space.dims >= RICH_IMAGE_ENTRIES
+
+
 def default_target(space: Space) -> NetworkTarget:
     """The residual of x for tables and for few enough levels, else the velocity."""
     few = space.kind == "binary" or 0 < space.size <= MAX_ENUMERATED_LEVELS
@@ -79,16 +96,18 @@ def default_target(space: Space) -> NetworkTarget:
 def default_recipe(space: Space) -> TrainConfig:
     """The training config; weights are averaged over up to ten thousand steps. Small tables have
     large batches too: a step costs little more, and with a few rows at each noise level the rates
-    of names and empty cells are learned late."""
+    of names and empty cells are learned late. Images of many numbers have small batches: the time
+    of a step grows with its rows, and in a fit of minutes their number is what counts."""
     few, table = 0 < space.rows < SMALL_DATA_ROWS, space.kind in TABLE_KINDS
     images = space.is_image or len(space.shape) == 2
     if not images and space.dims <= 4 and not table:
         return TrainConfig(
             lr=2e-3, batch_size=512, ema_decay=0.9999, eval_every=500, grad_clip=1.0
         )
+    rich = is_rich_image(space)
     return TrainConfig(
-        lr=1e-3,
-        batch_size=64 if images or (few and not table) else 256,
+        lr=2e-3 if rich else 1e-3,
+        batch_size=16 if rich else 64 if images or (few and not table) else 256,
         ema_decay=0.9999,
         eval_every=300 if few else 2000,
         grad_clip=1.0,
