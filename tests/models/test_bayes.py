@@ -14,7 +14,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.predict.bayes import BayesPredictor
 from monge.nn.mlp import MLP
-from monge.prob.laplace import positive_part
+from monge.prob.laplace import LaplacePosterior, gauss_newton, positive_part
 from monge.solve.mcmc import DualAveraging, median_bandwidth, split_rhat, stein_direction
 from monge.train.trainer import Trainer
 
@@ -154,3 +154,24 @@ def test_outputs_that_nothing_couples_are_blocks_of_the_curvature():
     due = vectors * values.clamp(min=0)[:, None] @ vectors.mT
     assert (values < -0.1).any()
     torch.testing.assert_close(positive_part(full), due, rtol=0, atol=1e-12)
+
+
+def test_the_evidence_of_a_linear_model_with_gaussian_noise_is_exact():
+    g = torch.Generator().manual_seed(0)
+    features = torch.randn(12, 3, generator=g, dtype=torch.float64)
+    y, alpha = torch.randn(12, generator=g, dtype=torch.float64), torch.tensor(0.7).double()
+    hessian = gauss_newton(features, torch.ones(12, 1, 1, dtype=torch.float64))
+    mean = torch.linalg.solve(hessian + alpha * torch.eye(3), features.T @ y)
+    found = LaplacePosterior.fit(hessian, mean.square().sum(), alpha, adapt=False)
+    at_mean = torch.distributions.Normal(features @ mean, 1.0).log_prob(y).sum()
+    covariance = torch.eye(12).double() + features @ features.T / alpha
+    exact = torch.distributions.MultivariateNormal(torch.zeros(12).double(), covariance)
+    torch.testing.assert_close(found.log_evidence(at_mean), exact.log_prob(y))
+    best = LaplacePosterior.fit(hessian, mean.square().sum(), alpha)  # alpha |mean|^2 = gamma
+    torch.testing.assert_close(best.precision * mean.square().sum(), best.determined)
+
+
+def test_the_bandwidth_is_the_median_square_over_the_logarithm_of_the_count():
+    w = torch.tensor([[0.0], [1.0], [3.0]])  # squared distances 1, 4 and 9
+    found = median_bandwidth(torch.cdist(w, w).square())
+    assert float(found) == pytest.approx(4 / math.log(3), rel=1e-6)

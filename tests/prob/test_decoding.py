@@ -130,3 +130,12 @@ def test_greedy_takes_the_most_probable_symbol():
     ):
         assert step == 0
         assert torch.equal(symbol, table[:, 4].argmax(-1))
+
+
+def test_logits_of_symbols_that_are_cut_are_minus_infinity():
+    logits = torch.tensor([0.5, 0.1, 0.3, 0.1]).log()
+    most = truncate_logits(logits, SymbolSampling(top_p=0.7))
+    assert most.isneginf().tolist() == [False, True, False, True]
+    assert torch.equal(most[[0, 2]], logits[[0, 2]])
+    best = truncate_logits(logits, SymbolSampling(top_k=1))
+    assert best.isneginf().tolist() == [False, True, True, True]

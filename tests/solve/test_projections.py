@@ -118,6 +118,7 @@ def test_scaling_vectors_of_a_kernel_with_zeros_are_found():
     corner = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
     limit = scale_kernel(corner, half, half, 1e-3)
     assert limit.u is None
+    assert scale_kernel(corner, half, half, 0.0, passes=5).passes == 5
     with pytest.raises(DataError, match="2 zeros"):
         scale_kernel(torch.tensor([[0.0, 1.0], [0.0, 1.0]]).double(), half, half)
 

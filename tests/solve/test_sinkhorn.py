@@ -137,8 +137,9 @@ def test_the_gradient_in_the_weights_is_the_potential():
 def test_weights_are_normalised_on_request():
     x, y = clouds(8, 9)
     a = torch.rand(8, dtype=torch.float64)
-    asked = sinkhorn(x, y, 0.2, a=7 * a, normalise=True, tolerance=1e-10)
-    torch.testing.assert_close(asked.matrix.sum(1), a / a.sum(), rtol=0, atol=1e-10)
+    for size in (7, 0.01):  # sums above and below one
+        asked = sinkhorn(x, y, 0.2, a=size * a, normalise=True, tolerance=1e-10)
+        torch.testing.assert_close(asked.matrix.sum(1), a / a.sum(), rtol=0, atol=1e-10)
     torch.testing.assert_close(
         exact(squared(x, y), 7 * a, normalise=True).plan.sum(1), a / a.sum()
     )
