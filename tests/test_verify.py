@@ -145,7 +145,14 @@ ALONE = {
 """Models to which no identity applies; their parts are checked separately."""
 
 
-@pytest.mark.parametrize("name", ADMITTED)
+LONG = {"maf", "iaf", "cnf", "glow", "residual", "vdm", "score_sde"}
+"""Models that are examined for seconds, each beside a quicker one that has the same identities."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in ADMITTED],
+)
 def test_every_identity_holds_on_the_first_small_space_it_examines(name):
     """`monge verify --all`, which CI runs too, checks every small space."""
     rows = [
