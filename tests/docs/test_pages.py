@@ -150,9 +150,10 @@ def test_pictures_of_models_are_small_and_have_their_captions():
     assert sum(file.stat().st_size for file in folder.iterdir()) < 900_000
     for name in pictures:
         about = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        page = site().gallery_section(name)  # which a page of a model has
+        page = site().gallery_section(name)
         assert f"(../gallery/{name}.png)" in page
         assert about["command"] in page
+    assert page in site().model_page(registry.describe(name))
 
 
 def test_names_of_models_in_guides_lead_to_their_pages():

@@ -48,7 +48,7 @@ from ._units import MAX_ENUMERATED_LEVELS, FirstEstimate, Units, units_of
 
 SMALL_DATA_ROWS = 5000
 """Rows below which the default network is small."""
-RICH_IMAGE_ENTRIES, RICH_IMAGE_POSITIONS = 2048, 32
+HIGH_DIMENSIONAL_ENTRIES, FIRST_LEVEL_SIDE = 2048, 32
 """Numbers of an image, pixels times channels, from which a step takes so long that a fit of
 minutes makes few of them; and the positions to a side of the first level of its network."""
 
@@ -58,13 +58,13 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     if space.is_image and min(space.shape[1:]) >= 6:
         dropout = 0.1 if 0 < space.rows < SMALL_DATA_ROWS else 0.0
         config = UNetDenoiser.Config(attention=1, dropout=dropout, waves=waves)
-        if not is_rich_image(space):
+        if not is_high_dimensional(space):
             return with_levels_for(config, space.shape[1:])
         return replace(  # few channels at full resolution: squares of pixels would stay visible
             config,
             width=16,
             multipliers=(1, 2, 4, 6),
-            patch=max(1, min(space.shape[1:]) // RICH_IMAGE_POSITIONS),
+            patch=max(1, min(space.shape[1:]) // FIRST_LEVEL_SIDE),
             blocks=1,
             middle=1,
         )
@@ -81,10 +81,10 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     return MLPDenoiser.Config(width=256 if few else 512, depth=3, waves=waves)
 
 
-def is_rich_image(space: Space) -> bool:
+def is_high_dimensional(space: Space) -> bool:
     """Whether rows are large images of many numbers, such as 32x32 pixels in colour."""
     large = space.is_image and min(space.shape[1:]) >= LARGE_IMAGE_SIDE
-    return large and space.dims >= RICH_IMAGE_ENTRIES
+    return large and space.dims >= HIGH_DIMENSIONAL_ENTRIES
 
 
 def default_target(space: Space) -> NetworkTarget:
@@ -104,10 +104,10 @@ def default_recipe(space: Space) -> TrainConfig:
         return TrainConfig(
             lr=2e-3, batch_size=512, ema_decay=0.9999, eval_every=500, grad_clip=1.0
         )
-    rich = is_rich_image(space)
+    many = is_high_dimensional(space)
     return TrainConfig(
-        lr=2e-3 if rich else 1e-3,
-        batch_size=16 if rich else 64 if images or (few and not table) else 256,
+        lr=2e-3 if many else 1e-3,
+        batch_size=16 if many else 64 if images or (few and not table) else 256,
         ema_decay=0.9999,
         eval_every=300 if few else 2000,
         grad_clip=1.0,
