@@ -28,6 +28,9 @@ from monge.evaluate.likelihood import row_subset
 from monge.plot import image_grid
 from monge.run.run import Run
 
+from .clock import measured, record
+from .results import keep
+
 FEW = (1, 2, 4)
 MANY = 25
 SHOWN = 64
@@ -71,6 +74,7 @@ def main() -> None:
             for name in chosen.ways:
                 run = fitted(name, data, chosen.budget, chosen.runs or Path(folder))
                 report(name, run, data, chosen.images)
+    keep("few_steps", measured)
 
 
 def fitted(name: str, data: str, budget: str, folder: Path) -> Run:
@@ -100,6 +104,8 @@ def report(name: str, run: Run, data: str, images: Path | None) -> None:
             f"{1000 * distance.stderr:7.2f}{told.value:7.3f}{seconds:7.2f}",
             flush=True,
         )
+        record(f"{data} {name} {' '.join(settings)} energy", 1000 * distance.value)
+        record(f"{data} {name} {' '.join(settings)} c2st", told.value)
         if images and run.space.is_image:
             images.mkdir(parents=True, exist_ok=True)
             title = "-".join([*name.split(), data, *settings]).replace("=", "")
