@@ -3,8 +3,8 @@
     MONGE_DATA=path python -m benchmarks.detection [--models vae glow] [--budget 4m] [--rows 500]
 
 Models of MNIST score its test pictures beside black ones, pictures of one colour, noise, digits
-turned upside down, and small photographs in grey (`cifar`). Printed is AUROC, the share of pairs in
-which the other picture has the larger score, for likelihood alone, typicality, the complexity of a
+turned upside down, and small photographs in grey (`cifar`). Printed is AUROC, the share of pairs
+in which the other picture has the larger score, for likelihood alone, typicality, complexity by a
 compressor, the ratio to the same model fitted to MNIST with a fifth of the pixels drawn anew
 (Ren et al. 2019), and the Mahalanobis distance. 1 is a perfect separation, 0.5 is chance, and 0 a
 score that prefers every one of the other pictures.
