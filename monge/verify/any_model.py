@@ -341,7 +341,7 @@ def x150_log_p_has_no_slope_on_its_own_samples(model: HasLikelihood, batch: Batc
     params: list[Tensor] = [each for each in model.parameters() if each.requires_grad]
     if not params:
         raise SkipIdentity("it is fitted without gradients")
-    x = drawn(model, batch, 2 * HALF, 4)
+    x = drawn(model, batch, 2 * HALF, int(torch.randint(1 << 31, ())))
     rows = Batch(x, broadcast_conditions(batch[:1].given, model.space, 2 * HALF))
     rows = replace(rows, row=torch.arange(len(rows)))
 

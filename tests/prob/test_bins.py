@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -480,6 +481,20 @@ def test_a_count_is_the_quantile_of_its_probability(lower):
         assert (found == run).all()
         own = bins.encode(x)[1].exp()
         assert ((upto - own < u + 1e-9) & (u < upto + 1e-9)).all()
+
+
+def test_repeated_numbers_beside_counts_have_no_probability_of_their_own():
+    """A density has no mass at a single value."""
+    x = repeated_counts()[3]
+    space = Space(
+        kind="counts", shape=(1,), rows=4000, mean=(float(x.mean()),), scale=(float(x.std()),)
+    )
+    parts = (*space.parts, replace(space, kind="real", shape=()))
+    bins = Bins(parts, 64)
+    for j in range(2):
+        bins.fit(j, x.sort().values)
+    assert bins.repeated_share[0].any()
+    assert not bins.repeated_share[1].any()
 
 
 def test_values_of_single_rows_are_not_kept():
