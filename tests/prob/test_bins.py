@@ -397,6 +397,14 @@ def test_values_beyond_all_cells_are_in_the_outer_bins(name):
     assert inside.isfinite().all()
 
 
+def test_bins_reach_over_three_deviations_before_they_are_fitted():
+    bins = Bins((Space(kind="counts", mean=(500.0,), scale=(1000.0,)),), 64)
+    first, last = float(bins.high[0, 0]), float(bins.low[0, 63])
+    width = 6000 / 64
+    assert first == pytest.approx(500 - 3000 + width, abs=width)
+    assert last == pytest.approx(500 + 3000 - width, abs=width)
+
+
 def repeated_counts(lower=None):
     """Counts over a wide range, of which half are among forty values, with their distribution."""
     g = torch.Generator().manual_seed(0)
