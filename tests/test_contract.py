@@ -145,8 +145,15 @@ def test_an_exact_likelihood_sums_to_one_and_matches_the_samples(name, kind, giv
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
 
 
+LARGEST_CHANCE = 5
+"""Standard errors by which the mean gain of 40 rows may lie below 0. The logarithm of a mean of
+weights gains in the mean (Burda et al. 2016), but a bound that is itself a mean over samples, as
+that of a diffusion, gains nothing, so that its gain is below 0 by chance: by five errors for six
+seeds in a million (Student's t with 39 degrees of freedom), by three for one in 400."""
+
+
 @every(HasLikelihood)
-def test_a_bound_tightens(name, kind, given):
+def test_a_bound_does_not_fall_with_more_samples(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
     rows = case.valid.batch(torch.arange(40)).double()
     kinds = model.likelihood(rows[:2]).kind
@@ -160,7 +167,7 @@ def test_a_bound_tightens(name, kind, given):
         for k in (1, 16)
     )
     gain = many.value - one.value
-    assert gain.mean().item() > -3 * gain.std().item() / len(gain) ** 0.5
+    assert gain.mean().item() > -LARGEST_CHANCE * gain.std().item() / len(gain) ** 0.5
 
 
 @every(HasLikelihood)

@@ -179,7 +179,7 @@ def block_rows(count: int, row_bytes: int) -> int:
     if count < LONG and count * row_bytes < HEAVY:
         return 0
     window = max(min(WINDOW, WINDOW_BYTES // max(row_bytes, 1)), FEWEST)
-    return max(window // BLOCKS, 1)
+    return window // BLOCKS
 
 
 def bucketed(order: Tensor, lengths: Tensor | None, size: int, generator: Generator) -> Tensor:

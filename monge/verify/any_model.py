@@ -1,15 +1,19 @@
 r"""Identities of every model, with random or trained weights: the slope of its losses, rows that
-do not read each other, samples that repeat, and weights that are the whole of it.
+do not read each other, samples that repeat, weights that are the whole of it, and samples that
+follow the density that is scored.
 
 A model is its configuration, its space and its weights: built anew from them it gives the same
 numbers. Updates follow $\nabla_\theta L$, so that
 $L(\theta + h v) - L(\theta - h v) = 2 h\, v \cdot \nabla_\theta L + O(h^3)$ in any direction v.
+A density sums to one for all weights, so that
+$E_p \nabla_\theta \log p = \nabla_\theta \int p = 0$.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -34,7 +38,7 @@ from ..models.flow.cnf import CNF
 from ..models.latent.vqvae import VQVAE
 from ..models.sequence.direct_forecast import DirectForecast
 from ..models.transport.sinkhorn_generator import SinkhornGenerator
-from ._helpers import gap, most
+from ._helpers import gap, most, standard_errors
 from .framework import Residual, SkipIdentity
 
 STEP = 1e-5
@@ -43,6 +47,9 @@ ROUNDING = 1e-9
 """What float64 leaves of sums in another order, in units of the largest number."""
 FEW, MANY = 4, 2000
 """Samples that are compared one by one, and by their mean."""
+HALF, PIECES, SLOPE_STEP = 500, 5, 1e-4
+"""Samples that choose a direction of the weights, and as many that are tested along it; pieces in
+which they are scored, and the length of the step by which slopes are taken."""
 MAX_STANDARD_ERRORS = 5.0
 """Standard errors by which a mean may be off."""
 
@@ -81,16 +88,22 @@ def gradient(update: Update, batch: Batch) -> list[Tensor]:
     return list(slopes)
 
 
-def moved(update: Update, batch: Batch, way: Sequence[Tensor], size: float) -> float:
-    """The loss after a step of the update's weights, which are put back."""
-    params: list[Tensor] = list(update.params)
+@contextmanager
+def displaced(params: Sequence[Tensor], way: Sequence[Tensor], size: float) -> Iterator[None]:
+    """The weights moved along a direction inside the block, and put back."""
     saved = [param.detach().clone() for param in params]
-    torch._foreach_add_(params, list(way), alpha=size)
+    torch._foreach_add_(list(params), list(way), alpha=size)
     try:
-        return float(total(update, batch))
+        yield
     finally:
         for param, old in zip(params, saved, strict=True):
             param.copy_(old)
+
+
+def moved(update: Update, batch: Batch, way: Sequence[Tensor], size: float) -> float:
+    """The loss after a step of the update's weights."""
+    with displaced(list(update.params), way, size):
+        return float(total(update, batch))
 
 
 def length(way: Sequence[Tensor]) -> float:
@@ -309,3 +322,57 @@ def x123_rebuilt_models_give_the_same_samples(model: CanSample, batch: Batch) ->
     again = rebuilt(model)
     assert isinstance(again, CanSample)
     return Residual(apart(*(drawn(each, batch, FEW, 4) for each in (model, again))), 0.0)
+
+
+def x150_log_p_has_no_slope_on_its_own_samples(model: HasLikelihood, batch: Batch) -> Residual:
+    """E_p d log p(x) / d weights = 0 on the model's own samples, in standard errors.
+
+    It holds in any dimension if p sums to one for all weights and samples follow p. The weights
+    move along the mean gradient over half of the samples, which leans to what a sampler gets
+    wrong; the slopes of log p at the other half are compared with 0.
+
+    Source: Casella & Berger 2002, Statistical Inference, sec. 7.3.2."""
+    assert isinstance(model, Model)
+    if not isinstance(model, CanSample):
+        raise SkipIdentity("it cannot sample")
+    kind = model.likelihood(batch).kind
+    if kind != "exact":
+        raise SkipIdentity(f"its likelihood is a{'n' if kind == 'estimate' else ''} {kind}")
+    params: list[Tensor] = [each for each in model.parameters() if each.requires_grad]
+    if not params:
+        raise SkipIdentity("it is fitted without gradients")
+    x = drawn(model, batch, 2 * HALF, int(torch.randint(1 << 31, ())))
+    rows = Batch(x, broadcast_conditions(batch[:1].given, model.space, 2 * HALF))
+    rows = replace(rows, row=torch.arange(len(rows)))
+
+    def log_p(rows: Batch) -> Tensor:
+        return model.likelihood(rows).value
+
+    way = mean_gradient(log_p, rows[:HALF], params)
+    if length(way) == 0:
+        way = [torch.randn_like(param) for param in params]
+    sides = []
+    for sign in (1, -1):
+        with displaced(params, way, sign * SLOPE_STEP / length(way)):
+            sides.append(torch.cat([log_p(piece) for piece in rows[HALF:].chunk(PIECES)]))
+    slopes = sides[0] - sides[1]  # times twice the step
+    if not slopes.any():
+        raise SkipIdentity("its likelihood depends on no weight that gradients move")
+    return Residual(standard_errors(slopes, torch.zeros(())), MAX_STANDARD_ERRORS)
+
+
+def mean_gradient(
+    log_p: Callable[[Batch], Tensor], rows: Batch, params: Sequence[Tensor]
+) -> list[Tensor]:
+    """The mean over rows of the gradient of log p; zeros if it is computed without gradients."""
+    total = [torch.zeros_like(param) for param in params]
+    for piece in rows.chunk(PIECES):
+        with torch.enable_grad():
+            value = log_p(piece).sum()
+            if not value.requires_grad:
+                break
+            slopes = torch.autograd.grad(
+                value, list(params), allow_unused=True, materialize_grads=True
+            )
+        torch._foreach_add_(total, list(slopes), alpha=1 / len(rows))
+    return total

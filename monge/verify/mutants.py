@@ -953,6 +953,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "bounds + log_prior",
         "x135_the_bound_without_a_label_is_missed_by_a_divergence",
     ),
+    Mutant(
+        "bits sampled too surely",
+        "Samples of a bit take its more probable value more often than it is probable.",
+        "prob.distributions:BernoulliDistribution.sample",
+        "params.select(-1, 0).sigmoid()",
+        "params.select(-1, 0).mul(1.5).sigmoid()",
+        "x150_log_p_has_no_slope_on_its_own_samples",
+        "autoregressive.made",
+    ),
 )
 """Every fault that a check is known to catch."""
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from pandas import DataFrame
 from sklearn import metrics as sklearn_metrics
 
 from monge.core.space import Space
@@ -12,7 +13,7 @@ from monge.evaluate.disentangle import mutual
 from monge.evaluate.energy_distance import energy
 from monge.evaluate.forecasts import crps, normal_crps
 from monge.evaluate.predictions import TargetPrediction, of_classes, of_numbers
-from monge.evaluate.tabular import roc_area
+from monge.evaluate.tabular import Coding, roc_area, table_metrics
 from monge.evaluate.text import bleu, chrf
 from monge.evaluate.tstr import explained
 from monge.prob.divergence import jensen_shannon, kl, wasserstein
@@ -115,34 +116,55 @@ def test_transport_is_that_of_pot():
     )
 
 
-def test_text_scores_are_those_of_sacrebleu():
+OWN = ['The cat, it "sat" on a mat.', "it is raining 3.5 mm today", "no"]
+TRUE = ["The cat sat on the mat.", "it rains 3.5 mm today, I think", "nothing at all"]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_text_scores_are_those_of_sacrebleu(n):
     sacrebleu = pytest.importorskip("sacrebleu")
-    own = ["the cat sat on a mat", "it is raining today"]
-    true = ["the cat sat on the mat", "it rains today"]
-    assert bleu(own, true).value == pytest.approx(
-        sacrebleu.corpus_bleu(own, [true], tokenize="none").score, abs=0.5
-    )
-    assert chrf(own, true).value == pytest.approx(
-        sacrebleu.corpus_chrf(own, [true]).score, abs=0.5
-    )
+    own, true = OWN[:n], TRUE[:n]
+    assert bleu(own, true).value == pytest.approx(sacrebleu.corpus_bleu(own, [true]).score)
+    assert chrf(own, true).value == pytest.approx(sacrebleu.corpus_chrf(own, [true]).score)
+    swapped = [text[::-1] for text in own]  # no pair of words is right: counts are smoothed
+    assert bleu(swapped, own).value == pytest.approx(sacrebleu.corpus_bleu(swapped, [own]).score)
 
 
-def test_the_crps_of_samples_is_that_of_properscoring():
+def test_the_crps_is_that_of_properscoring():
     properscoring = pytest.importorskip("properscoring")
     draws, truth = tensor(X).reshape(-1, 1, 1, 1), torch.full((1, 1, 1), 0.3).double()
-    fair = crps(draws, truth, torch.ones(1).double())
+    one = torch.ones(1).double()
     n = len(X)
     near = np.abs(np.subtract.outer(X, X)).mean() / 2
-    plain = float(fair) + near / (n - 1)
+    plain = float(crps(draws, truth, one)) + near / (n - 1)  # pairs of a sample with itself
     assert plain == pytest.approx(properscoring.crps_ensemble(0.3, X))
+    normal = normal_crps(0.5 * one[None, None], 1.2 * one[None, None], truth, one)
+    assert float(normal) == pytest.approx(properscoring.crps_gaussian(0.3, 0.5, 1.2))
 
 
-def test_column_shapes_are_those_of_sdmetrics():
-    column_metrics = pytest.importorskip("sdmetrics.single_column")
-    a, b = RNG.integers(0, 4, size=(2, 200))
-    from pandas import Series
+def test_tables_are_compared_as_by_sdmetrics():
+    columns = pytest.importorskip("sdmetrics.single_column")
+    pairs = pytest.importorskip("sdmetrics.column_pairs")
+    names = tuple(Space(kind="label", size=4, name=name) for name in "ab")
+    space = Space(kind="columns", shape=(2,), columns=names, rows=200)
+    real, made = RNG.integers(0, 4, size=(2, 200, 2))
+    made[:, 1] = (made[:, 1] + made[:, 0]) % 3  # other shares and dependence
+    found = table_metrics(tensor(real), tensor(made), Coding.of(tensor(real), space))
+    sides = [DataFrame(each, columns=["a", "b"]) for each in (real, made)]
+    shapes = [columns.TVComplement.compute(*(side[name] for side in sides)) for name in "ab"]
+    assert 1 - found["marginals"].value == pytest.approx(np.mean(shapes))
+    assert 1 - found["worst_marginal"].value == pytest.approx(min(shapes))
+    alike = pairs.ContingencySimilarity.compute(*sides)
+    assert 1 - found["pairs"].value == pytest.approx(alike)
 
-    share = [torch.from_numpy(np.bincount(each, minlength=4) / 200) for each in (a, b)]
-    apart = float((share[0] - share[1]).abs().sum() / 2)
-    found = column_metrics.TVComplement.compute(Series(a), Series(b))
-    assert 1 - apart == pytest.approx(found)
+
+def test_correlations_are_compared_as_by_sdmetrics():
+    pairs = pytest.importorskip("sdmetrics.column_pairs")
+    numbers = tuple(Space(kind="real", name=name) for name in "ab")
+    space = Space(kind="columns", shape=(2,), columns=numbers, rows=200)
+    real, made = RNG.normal(size=(2, 200, 2))
+    made[:, 1] += made[:, 0]
+    found = table_metrics(tensor(real), tensor(made), Coding.of(tensor(real), space))
+    sides = [DataFrame(each, columns=["a", "b"]) for each in (real, made)]
+    alike = pairs.CorrelationSimilarity.compute(*sides)
+    assert 1 - found["pair_correlations"].value / 2 == pytest.approx(alike)

@@ -114,6 +114,23 @@ def layers():
     yield "scales", MultiScale(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
 
 
+def test_the_network_of_a_board_reads_nothing_of_pixels_that_move():
+    """They are 0, the mean of codes, whatever they hold."""
+    read = []
+
+    class Reader(Neighbours):
+        def forward(self, x, context=None):
+            read.append(x)
+            return super().forward(x, context)
+
+    board = CheckerboardCoupling(Reader(2, 4), AffineMap(), False)
+    x = 2 + torch.rand(3, 2, 2, 3)
+    board(x)
+    moves = board.moving(x)
+    assert (read[0][..., moves] == 0).all()
+    assert torch.equal(read[0][..., ~moves], x[..., ~moves])
+
+
 with torch.random.fork_rng(devices=[]):
     torch.manual_seed(1)  # any weights do, unless a spline is nearly flat somewhere, as with 0
     LAYERS = {name: (layer.double(), shape) for name, layer, shape in layers()}

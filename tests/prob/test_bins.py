@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -396,6 +397,14 @@ def test_values_beyond_all_cells_are_in_the_outer_bins(name):
     assert inside.isfinite().all()
 
 
+def test_bins_reach_over_three_deviations_before_they_are_fitted():
+    bins = Bins((Space(kind="counts", mean=(500.0,), scale=(1000.0,)),), 64)
+    first, last = float(bins.high[0, 0]), float(bins.low[0, 63])
+    width = 6000 / 64
+    assert first == pytest.approx(500 - 3000 + width, abs=width)
+    assert last == pytest.approx(500 + 3000 - width, abs=width)
+
+
 def repeated_counts(lower=None):
     """Counts over a wide range, of which half are among forty values, with their distribution."""
     g = torch.Generator().manual_seed(0)
@@ -480,6 +489,20 @@ def test_a_count_is_the_quantile_of_its_probability(lower):
         assert (found == run).all()
         own = bins.encode(x)[1].exp()
         assert ((upto - own < u + 1e-9) & (u < upto + 1e-9)).all()
+
+
+def test_repeated_numbers_beside_counts_have_no_probability_of_their_own():
+    """A density has no mass at a single value."""
+    x = repeated_counts()[3]
+    space = Space(
+        kind="counts", shape=(1,), rows=4000, mean=(float(x.mean()),), scale=(float(x.std()),)
+    )
+    parts = (*space.parts, replace(space, kind="real", shape=()))
+    bins = Bins(parts, 64)
+    for j in range(2):
+        bins.fit(j, x.sort().values)
+    assert bins.repeated_share[0].any()
+    assert not bins.repeated_share[1].any()
 
 
 def test_values_of_single_rows_are_not_kept():

@@ -120,6 +120,9 @@ def test_excluded_symbols_are_never_sampled():
     torch.testing.assert_close(
         truncate_logits(logits, SymbolSampling(temperature=0.5)), 2 * logits
     )
+    torch.testing.assert_close(
+        truncate_logits(logits, SymbolSampling(temperature=2.0)), logits / 2
+    )
     assert torch.equal(truncate_logits(logits, SymbolSampling()), logits)
 
 

@@ -113,6 +113,8 @@ def test_wasserstein_of_a_shift_is_its_length():
     x, shift = points(30), torch.tensor([3.0, -4.0], dtype=torch.float64)
     for p in (1.0, 2.0):
         assert d.wasserstein(x, x + shift, p).item() == pytest.approx(5, abs=1e-9)
+    one = torch.zeros(1, 2, dtype=torch.float64)
+    assert d.wasserstein(one, one + shift).item() == pytest.approx(5)
     line = points(9, 1)
     assert d.wasserstein(line, line + 2).item() == pytest.approx(2, abs=1e-12)
 

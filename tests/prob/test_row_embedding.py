@@ -220,6 +220,16 @@ def test_components_are_chosen_by_their_cumulative(fitted):
         torch.testing.assert_close(left[:, i], rest[:, 0].clamp(0, 1 - 1e-9), atol=1e-6, rtol=0)
 
 
+def test_impossible_components_are_never_chosen(fitted):
+    embedding, _ = fitted
+    p = torch.zeros(2, embedding.components, dtype=torch.float64)
+    only = embedding.start + torch.tensor(SIZES).clamp(max=2) - 1  # the second, if there is one
+    p[:, only] = 1.0
+    chosen, left = embedding.choose(p, torch.tensor([[0.0] * 7, [1.0] * 7]).double())
+    assert torch.equal(chosen, only.expand(2, -1))
+    assert ((left >= 0) & (left < 1)).all()
+
+
 def test_a_typical_row_is_the_most_frequent_without_empty_cells(fitted):
     embedding, _ = fitted
     row = embedding.typical

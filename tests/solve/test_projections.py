@@ -79,6 +79,8 @@ def test_kernels_with_zeros_are_scaled_where_a_plan_exists():
     assert scaling_exists(torch.zeros(2, 2), half, half) == "none"
     lean = torch.tensor([0.7, 0.3], dtype=torch.float64)
     assert scaling_exists(corner, lean, half) == "scaling"
+    rare = torch.tensor([1e-6, 1 - 1e-6], dtype=torch.float64)  # entries of 2.5e-8 at most
+    assert scaling_exists(torch.ones(2, 40), rare, torch.full((40,), 1 / 40)) == "scaling"
     last = next(itertools.islice(alternating_projections(corner.double(), lean, half), 400, None))
     assert max(last.row_error, last.column_error) < 1e-6
     assert float(last.plan[1, 0]) == 0
@@ -97,7 +99,7 @@ def test_projections_begin_at_the_normalised_kernel_and_end_after_the_passes_ask
     assert scale_kernel(kernel, p, q, tolerance=0.0, passes=3).passes == 3
     ready = kernel * (p / kernel.sum(1))[:, None]  # its rows have their sums, its columns not
     found = scale_kernel(ready, p, q)
-    assert found.passes >= 1
+    assert 1 <= found.passes < 200  # as soon as the error allows it
     torch.testing.assert_close(found.plan.sum(0), q)
 
 

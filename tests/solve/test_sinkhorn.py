@@ -140,6 +140,8 @@ def test_weights_are_normalised_on_request():
     for size in (7, 0.01):  # sums above and below one
         asked = sinkhorn(x, y, 0.2, a=size * a, normalise=True, tolerance=1e-10)
         torch.testing.assert_close(asked.matrix.sum(1), a / a.sum(), rtol=0, atol=1e-10)
+        due = sinkhorn(x, y, 0.2, a=a / a.sum(), tolerance=1e-10)
+        torch.testing.assert_close(asked.value, due.value)
     torch.testing.assert_close(
         exact(squared(x, y), 7 * a, normalise=True).plan.sum(1), a / a.sum()
     )

@@ -249,6 +249,28 @@ def test_l_bfgs_knows_when_it_has_arrived_and_is_packed_whole():
     assert not has_converged(make_optimiser(OptimiserConfig(), [nn.Parameter(torch.zeros(1))]))
 
 
+def test_l_bfgs_takes_steps_of_newtons_length():
+    """The step to which the quasi-Newton direction leads is tried first (Nocedal & Wright 2006,
+    sec. 6.1), so that after some steps an iteration asks for the loss once more."""
+    curvature = torch.tensor([1.0, 3.0, 10.0], dtype=torch.float64)
+    weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optim, asked = make_optimiser(OptimiserConfig(optimiser="lbfgs"), [weight]), 0
+
+    def loss():
+        nonlocal asked
+        asked, weight.grad = asked + 1, None
+        found = (curvature * weight.square()).sum() + weight.pow(4).sum()
+        found.backward()
+        return found.detach()
+
+    for _ in range(5):
+        lbfgs_iteration(optim, loss)
+    asked = 0
+    for _ in range(4):
+        lbfgs_iteration(optim, loss)
+    assert asked <= 9
+
+
 def test_only_negligible_moments_become_zero():
     param = nn.Parameter(torch.zeros(4))
     optim = make_optimiser(OptimiserConfig(), [param])

@@ -16,6 +16,7 @@ from monge.core.metric import Metric
 from monge.core.model import Model
 from monge.core.train_config import TrainConfig
 from monge.train import loop
+from monge.train import trainer as trainers
 from monge.train.budget import Budget
 from monge.train.trainer import Trainer
 
@@ -114,6 +115,56 @@ def test_evaluations_are_due_and_the_best_is_kept(clock):
     assert reports[-1].stopped == "patience"
     assert made.best.value == 3.0
     assert made.best_step == 10
+
+
+@pytest.mark.parametrize(
+    ("budget", "evaluated", "due"),
+    [
+        (Budget(seconds=10.0), True, [6]),
+        (Budget(seconds=10.0), False, []),
+        (Budget(steps=9), True, []),
+    ],
+)
+def test_an_evaluation_is_estimated_once_when_half_of_the_time_is_over(
+    clock, budget, evaluated, due
+):
+    made, asked = trainer(eval_every=1000), []
+    plain = made.train_step
+
+    def step(scale):
+        clock.now += 1.0
+        plain(scale)
+
+    def estimate():
+        asked.append(made.step)
+        return 0.5
+
+    made.train_step = step
+    evaluate = (lambda: Metric(0.0, "exact")) if evaluated else None
+    *_, last = loop.fit(made, budget, evaluate, estimate_eval_seconds=estimate)
+    assert last.stopped == "budget"
+    assert asked == due
+
+
+def test_negligible_moments_are_removed_from_time_to_time(monkeypatch):
+    monkeypatch.setattr(trainers, "DENORMAL_FLUSH_STEPS", 3)
+    flushed, made = [], trainer()
+    monkeypatch.setattr(trainers, "flush_denormals", lambda _: flushed.append(made.step))
+    for _ in range(7):
+        made.train_step(1.0)
+    assert flushed == [3, 6]
+
+
+@pytest.mark.parametrize(("kind", "due"), [("real", 10), ("columns", 20)])
+def test_models_are_initialised_from_evenly_spaced_rows(monkeypatch, kind, due):
+    """Rows of a table, which have few entries, are more."""
+    monkeypatch.setattr(trainers, "MAX_INIT_ROWS", 10)
+    monkeypatch.setattr(trainers, "MAX_INIT_ENTRIES", 60)
+    space, batch = small_data.make(kind)
+    seen, model = [], Point(space)
+    model.initialise_from_data = seen.append
+    Trainer(model, small_data.Rows(batch), TrainConfig(batch_size=100)).initialise()
+    torch.testing.assert_close(seen[0].x, batch.x[:: len(batch) // due])
 
 
 def test_the_critic_is_asked_at_evaluations():

@@ -1,6 +1,9 @@
 """Identities of every model hold on all of them, fitted ones included, and fail on broken ones."""
 
+import importlib.util
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -104,6 +107,40 @@ def test_a_state_that_is_not_saved_fails():
     assert failed(subject, "x123_rebuilt_models_have_the_same_loss") == {"X123"}
 
 
+def flow():
+    space = subjects.SPACES[4]
+    return subjects.subject("maf", registry.find("maf").smallest_config(space), space)
+
+
+SLOPE = "x150_log_p_has_no_slope_on_its_own_samples"
+
+
+@pytest.mark.parametrize("make", [made, flow])
+def test_a_density_that_does_not_sum_to_one_fails(make):
+    subject = make()
+    right, params = subject.model.likelihood, list(subject.model.parameters())
+    total = lambda: sum(each.sum() for each in params)  # noqa: E731
+    subject.model.likelihood = lambda batch: Likelihood(
+        right(batch).value + 0.5 * total(), "exact"
+    )
+    assert failed(subject, SLOPE) == {"X150"}
+
+
+def test_samples_that_are_drawn_from_another_density_fail():
+    subject = flow()
+    right = subject.model.sample
+    subject.model.sample = lambda *asked, **named: 1.2 * right(*asked, **named)
+    assert failed(subject, SLOPE) == {"X150"}
+
+
+def test_weights_are_put_back_after_their_slopes_are_taken():
+    subject = made()
+    before = [each.clone() for each in subject.model.parameters()]
+    rows_of([subject], "x119")
+    rows_of([subject], SLOPE)
+    assert all(map(torch.equal, before, subject.model.parameters()))
+
+
 FITTED = {
     "autoregressive.made": ("moons", ("width=16",)),
     "baseline.gaussian": ("moons", ()),
@@ -120,6 +157,17 @@ FITTED = {
 """A model of each family, the data it is fitted to, and settings that make it small."""
 
 
+def check_fitted(run, capsys):
+    """At least five identities hold on the weights of a run, none fails, and what is skipped has a
+    reason."""
+    capsys.readouterr()
+    assert attempt(["verify", str(run.folder), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert not [row for row in rows if row["passed"] is False]
+    assert sum(row["passed"] is True for row in rows) >= 5
+    assert all(len(row["skipped"].split()) > 2 for row in rows if row["skipped"])
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -131,13 +179,22 @@ def test_a_fitted_model_of_every_family_has_five_rows(name, capsys):
     data, settings = FITTED[name]
     data, _, given = data.partition(" --given ")
     event = {"event": "label", "given": [given]} if given else {}
-    run = monge.fit(name, data, *settings, budget="3steps", **event)
-    capsys.readouterr()
-    assert attempt(["verify", str(run.folder), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert not [row for row in rows if row["passed"] is False]
-    assert sum(row["passed"] is True for row in rows) >= 5
-    assert all(len(row["skipped"].split()) > 2 for row in rows if row["skipped"])
+    check_fitted(monge.fit(name, data, *settings, budget="3steps", **event), capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
+def test_every_fitted_model_has_five_rows(name, capsys):
+    """With default settings, on the data of its picture in the documentation."""
+    path = Path(__file__).parents[2] / "scripts" / "gallery.py"
+    spec = importlib.util.spec_from_file_location("gallery", path)
+    gallery = importlib.util.module_from_spec(spec)
+    sys.modules["gallery"] = gallery  # where dataclasses look their types up
+    spec.loader.exec_module(gallery)
+    plan = gallery.plan_of(registry.entry(name))
+    data = plan.data() if callable(plan.data) else plan.data
+    check_fitted(monge.fit(name, data, *plan.settings, **plan.options, budget="3steps"), capsys)
 
 
 def test_every_family_is_fitted():

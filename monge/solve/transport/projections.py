@@ -111,12 +111,11 @@ def scale_kernel(
             "expected a kernel with a plan on its positive entries, found that no matrix with its "
             f"{int((kernel == 0).sum())} zeros has these row and column sums; allow more entries"
         )
-    plan, done, error = kernel, 0, math.inf
-    steps = alternating_projections(kernel, p, q)
-    for done, step in enumerate(steps):
-        plan, error = step.plan, step.row_error
-        if (done > 0 and done % 2 == 0 and error < tolerance) or done >= 2 * passes:
+    for done, step in enumerate(alternating_projections(kernel, p, q)):
+        ready = done > 0 and done % 2 == 0 and step.row_error < tolerance
+        if ready or done >= 2 * passes:
             break
+    plan, error = step.plan, step.row_error
     if existence == "limit":
         return ScaledKernel(plan, None, None, done // 2, error)
     log = torch.where(kernel > 0, plan.log() - kernel.log(), torch.nan)  # log u_i + log v_j
