@@ -164,6 +164,7 @@ class Range:
     open: bool = False
 
     def admits(self, value: float) -> bool:
+        """Whether a number lies in the range."""
         above = self.low is None or (value > self.low if self.open else value >= self.low)
         return above and (self.high is None or value <= self.high)
 
@@ -223,6 +224,7 @@ class Config:
         return self.owner(self, *args)
 
     def to_dict(self) -> dict[str, Any]:
+        """Its tag and its fields as values that JSON can hold."""
         if not is_saved(type(self)):
             raise TypeError(f"{type(self).__qualname__} declares no tag, so it cannot be saved")
         body = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
