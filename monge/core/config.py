@@ -519,7 +519,12 @@ def parse(kind: Any, text: str) -> Any:
             return None
         return parse(next(choice for choice in args if choice is not NoneType), text)
     if origin is tuple:
-        return [parse(args[0], entry.strip()) for entry in text.strip("[]()").split(",") if entry]
+        if text[:1] + text[-1:] in (
+            "()",
+            "[]",
+        ):  # around all; a name such as "length (cm)" keeps its
+            text = text[1:-1]
+        return [parse(args[0], entry.strip()) for entry in text.split(",") if entry]
     if origin is Literal:
         return next((choice for choice in args if str(choice) == text), text)
     if kind is RunRef:
