@@ -84,7 +84,7 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
     arrays, a torch Dataset or DataLoader, rows, or a dataset, which is returned unchanged.
 
     >>> import monge
-    >>> monge.open("iris", "data.seed=1")
+    >>> monge.open("iris", "seed=1")
     Dataset('iris', 150 rows, 2 fields)
     """
     if isinstance(data, Dataset):
