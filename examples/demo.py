@@ -50,7 +50,7 @@ class Entry:
     def figure(self) -> str:
         found = self.metrics.get("log_likelihood")
         if not found:
-            return f"energy distance {self.metrics['energy_distance']['value']:.2f}"
+            return f"energy distance {self.metrics['energy_distance']['value']:.3f}"
         bits = -found["value"] / math.log(2) / self.run.space.dims
         return f"{bits:.2f} bits/pixel ({found['kind']})"
 

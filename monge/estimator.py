@@ -232,6 +232,7 @@ class Estimator(TransformerMixin, BaseEstimator):
         return "regress" if many else "classify"
 
     def fit_rows(self, rows: Any, target: NDArray[Any] | None, weight: Any) -> Self:
+        """Fit the model to rows that were checked."""
         from .run.run import fit
 
         if weight is not None:

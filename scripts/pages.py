@@ -51,7 +51,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
+    """Text of a cell, which a bar in it does not end; in code a bar is not marked."""
+    text = " ".join(str(value).split())
+    return re.sub(r"(`[^`]*`)|\|", lambda match: match[1] or "\\|", text)
 
 
 def code(value: Any) -> str:
@@ -286,7 +288,8 @@ def identities_page() -> str:
             ]
         if each.id != last:
             lines.append(f"### {each.id} {{ #{each.id.lower()} }}")
-        statement = each.statement.replace("_", "\\_").replace("*", "\\*")
+        statement = escape(each.statement, quote=False)  # <u, v> is no element of the page
+        statement = statement.replace("_", "\\_").replace("*", "\\*")
         subject = ", ".join(each.examines).replace("_", "\\_") or "models"
         caught = f" Fails under: {', '.join(faults[each.name])}." if each.name in faults else ""
         lines.append(f"{statement}. *{each.group}*; {each.source}. Examines: {subject}.{caught}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import click
@@ -31,11 +33,11 @@ settings:               # `monge models made -v` explains each
 """
 
 SCRIPT = '''\
-"""The same from Python: fit, look at the score, write samples."""
+"""The same from Python: fit, print the log-likelihood and samples, write a report."""
 
 import monge
 
-run = monge.fit("made", {data!r}, budget="60s", out="runs/first")
+run = monge.fit("made", {quoted}, budget="60s", out="runs/first")
 print(run.log_likelihood().mean)
 print(run.sample(5, seed=0))
 monge.write_report(run)  # runs/first/report.html
@@ -67,11 +69,13 @@ def command(console: Console, folder: Path, data: str) -> None:
     """Make FOLDER with run.yaml, fit.py, README.md and an empty data/; no file is replaced."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"expected a new or empty folder, found files in {folder}; name another")
+    if Path(data).exists():  # commands are typed in the folder
+        data = Path(os.path.relpath(data, folder)).as_posix()
     words = {"data": data, "name": folder.resolve().name, "stem": Path(data).stem}
     files = {
         "README.md": README.format(**words),
         "run.yaml": RUN.format(data=scalar(data)),
-        "fit.py": SCRIPT.format(**words),
+        "fit.py": SCRIPT.format(quoted=json.dumps(data, ensure_ascii=False)),
         ".gitignore": IGNORED,
     }
     (folder / "data").mkdir(parents=True, exist_ok=True)

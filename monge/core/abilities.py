@@ -136,6 +136,7 @@ class HasLikelihood(Ability):
         """The log-likelihood of each row."""
 
     def log_prob(self, batch: Batch | Tensor) -> Tensor:
+        """The values of `likelihood` alone, (B,)."""
         return self.likelihood(batch).value
 
 

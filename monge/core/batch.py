@@ -58,6 +58,7 @@ class Batch:
         return self.map(lambda value: value[rows])
 
     def to(self, where: Any) -> Batch:
+        """Every tensor moved to a device or converted to a dtype, as `Tensor.to` does."""
         return self.map(lambda value: value.to(where))
 
     def sent_to(self, device: torch.device) -> Batch:

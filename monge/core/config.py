@@ -164,6 +164,7 @@ class Range:
     open: bool = False
 
     def admits(self, value: float) -> bool:
+        """Whether a number lies in the range."""
         above = self.low is None or (value > self.low if self.open else value >= self.low)
         return above and (self.high is None or value <= self.high)
 
@@ -223,6 +224,7 @@ class Config:
         return self.owner(self, *args)
 
     def to_dict(self) -> dict[str, Any]:
+        """Its tag and its fields as values that JSON can hold."""
         if not is_saved(type(self)):
             raise TypeError(f"{type(self).__qualname__} declares no tag, so it cannot be saved")
         body = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
@@ -517,7 +519,12 @@ def parse(kind: Any, text: str) -> Any:
             return None
         return parse(next(choice for choice in args if choice is not NoneType), text)
     if origin is tuple:
-        return [parse(args[0], entry.strip()) for entry in text.strip("[]()").split(",") if entry]
+        if text[:1] + text[-1:] in (
+            "()",
+            "[]",
+        ):  # around all; a name such as "length (cm)" keeps its
+            text = text[1:-1]
+        return [parse(args[0], entry.strip()) for entry in text.split(",") if entry]
     if origin is Literal:
         return next((choice for choice in args if str(choice) == text), text)
     if kind is RunRef:

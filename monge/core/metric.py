@@ -31,6 +31,7 @@ class Metric:
     unit: str = "nats"
 
     def better_than(self, other: Metric | None) -> bool:
+        """Whether it is finite and better than another, or than none."""
         if not math.isfinite(self.value):
             return False
         if other is None:
@@ -58,6 +59,7 @@ class Metric:
         return found
 
     def to_dict(self) -> dict[str, Any]:
+        """Its parts as values that JSON can hold."""
         return {"value": self.value, "kind": self.kind, "unit": self.unit, "stderr": self.stderr}
 
 

@@ -183,6 +183,8 @@ class Model(Configured, nn.Module, abc.ABC):
         """The loss terms to minimise; noise comes from torch's global generator."""
 
     def updates(self) -> Sequence[Update]:
+        """The losses that a step minimises in order, each with the parameters that it moves; by
+        default one update of all."""
         return [Update("model", self.loss, [p for p in self.parameters() if p.requires_grad])]
 
     def initialise_from_data(self, batch: Batch) -> None:

@@ -120,6 +120,7 @@ class Space(Config):
 
     @property
     def is_image(self) -> bool:
+        """Whether values are numbers with channels, lines and columns."""
         shown = self.kind in ("real", "binary", "levels") and not self.varies
         return shown and len(self.shape) == 3
 

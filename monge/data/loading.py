@@ -82,6 +82,10 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
     A~B, two files of sentences line by line as A,B, an array, a tensor, a frame (of pandas,
     polars, Arrow or another library that narwhals knows), an (x, y) pair, a dict of columns or of
     arrays, a torch Dataset or DataLoader, rows, or a dataset, which is returned unchanged.
+
+    >>> import monge
+    >>> monge.open("iris", "seed=1")
+    Dataset('iris', 150 rows, 2 fields)
     """
     if isinstance(data, Dataset):
         if settings or fields:

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import itertools
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -123,7 +124,7 @@ def export(run: Run, out: Path, what: str | None = None) -> dict[str, Any]:
     with without_remarks():
         program = traced(module, inputs, axes, what, name)
         with replacing(out) as fresh:
-            described = save(program, module, inputs, list(axes), fresh, what, name)
+            described = save(program, module, inputs, axes, fresh, what, name)
     inputs_description = {
         name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
         for name, x in zip(axes, inputs, strict=True)
@@ -258,7 +259,7 @@ def check_onnx(out: Path) -> None:
     ]
     if missing:
         raise UsageError(
-            f"{out.name} needs {' and '.join(missing)}, which is not installed; install "
+            f"{out.name} needs packages that are not installed ({', '.join(missing)}); install "
             "monge[onnx], or write .pt2"
         )
 
@@ -267,7 +268,7 @@ def save(
     program: torch.export.ExportedProgram,
     module: nn.Module,
     inputs: tuple[Tensor, ...],
-    names: list[str],
+    axes: Mapping[str, Mapping[int, str]],
     out: Path,
     what: str,
     name: str,
@@ -280,7 +281,8 @@ def save(
         out.write_bytes(content.getbuffer())
         return {}
     try:
-        write_onnx(program.run_decompositions(IN_OTHER_OPERATORS), names, out)
+        write_onnx(program.run_decompositions(IN_OTHER_OPERATORS), list(axes), out)
+        name_axes(out, axes)
         check_equal(in_onnxruntime(out), module, inputs)
     except OSError:
         raise
@@ -309,6 +311,24 @@ def write_onnx(program: torch.export.ExportedProgram, names: list[str], out: Pat
         write(True)
     except PassError:
         write(False)
+
+
+def name_axes(file: Path, axes: Mapping[str, Mapping[int, str]]) -> None:
+    """Give the free axes of an ONNX file their names instead of those of the tracer."""
+    import onnx
+
+    model = onnx.load(str(file))
+    values = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+    shapes = {each.name: each.type.tensor_type.shape.dim for each in values}
+    names = {
+        shapes[value][axis].dim_param: name
+        for value, free in axes.items()
+        if value in shapes  # an input that is not read is not in the file
+        for axis, name in free.items()
+    }
+    for dim in (dim for shape in shapes.values() for dim in shape if dim.dim_param):
+        dim.dim_param = re.sub(r"\w+", lambda match: names.get(match[0], match[0]), dim.dim_param)
+    onnx.save(model, str(file))
 
 
 def search_sorted(

@@ -10,6 +10,7 @@ from ..core.abilities import Finding
 from ..core.space import Space
 from . import storage
 from .diagnostics import sentence
+from .session import STOP_REASONS
 
 
 def card(
@@ -36,9 +37,9 @@ def card(
         rows=space.rows,
         fingerprint=about["data"]["fingerprint"][:16],
         score=score,
-        steps=result["step"],
+        steps=f"{result['step']} step{'s' * (result['step'] != 1)}",
         seconds=result["seconds"],
-        stopped=result["stopped"],
+        stopped=STOP_REASONS.get(result["stopped"], result["stopped"]),
         seed=about["seed"],
         monge=about["monge"],
         torch=about["torch"],
@@ -92,7 +93,7 @@ CARD = """# {model} on {data}
 
 Held out: {score}
 
-{steps} steps in {seconds:.1f} s, ended by {stopped}; seed {seed}; Monge {monge}, torch {torch}
+{steps} in {seconds:.1f} s: {stopped}; seed {seed}; Monge {monge}, torch {torch}
 
 ## Findings
 

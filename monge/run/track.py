@@ -1,7 +1,8 @@
 """Progress of a fit in TensorBoard, MLflow or Weights & Biases, as it is made.
 
 A tracker takes the numbers of each report: the terms of the loss, the held-out metric, learning
-rate, epoch and speed. The log of the run has them too (`run.history`).
+rate, epoch and speed; at the end it takes the held-out metric of the weights that are kept. The
+log of the run has them too (`run.history`).
 """
 
 from __future__ import annotations
@@ -51,9 +52,13 @@ def tracked(
                 f"{name} cannot track {run.folder} ({textwrap.shorten(str(error), 200)}); set it "
                 f"up, then continue with --resume {run.folder}, or fit without --track"
             ) from error
+        step = None
         for progress in steps:
-            write(values(progress), progress.step)
+            step = progress.step
+            write(values(progress), step)
             yield progress
+        if step is not None and (best := run.result["held_out"]):
+            write({f"best/{best['kind']}": best["value"]}, step)
 
 
 def values(progress: Progress) -> dict[str, float]:

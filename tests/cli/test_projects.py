@@ -122,7 +122,11 @@ def test_a_project_folder_fits_and_is_not_replaced(tmp_path, monkeypatch, capsys
     compile((tmp_path / "new" / "fit.py").read_text(), "fit.py", "exec")
     assert attempt(["init", str(tmp_path / "new")]) == 2
     assert str(tmp_path / "new") in capsys.readouterr().err
-    assert attempt(["init", str(tmp_path / "project")]) == 0
+    (tmp_path / "my.csv").write_text("x\n1\n2\n3\n")
+    monkeypatch.chdir(tmp_path)
+    assert attempt(["init", "other", "--data", "my.csv"]) == 0  # as seen from the folder
+    assert _config_file.read(tmp_path / "other" / "run.yaml")["data"] == "../my.csv"
+    assert attempt(["init", "project"]) == 0
     monkeypatch.chdir(tmp_path / "project")
     assert attempt(["fit", "--config", "run.yaml", "--budget", "2steps", "-q"]) == 0
     assert monge.load("made-iris").train_config.patience == 20

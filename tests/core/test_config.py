@@ -288,6 +288,8 @@ def test_text_becomes_the_number_that_it_says():
     assert [number(float, t) for t in ("12", "1e3", "x")] == [12.0, 1000.0, "x"]
     assert type(number(float, "12")) is float
     assert parse(tuple[int, ...], "[1, 2,]") == [1, 2]
+    assert parse(tuple[str, ...], "a (cm), (b)+c") == ["a (cm)", "(b)+c"]
+    assert parse(tuple[str, ...], "(a, b (cm))") == ["a", "b (cm)"]
     assert parse(int | None, "None") is None
     assert parse(int | None, "4") == 4
     assert parse(Literal["a", 5], "5") == 5

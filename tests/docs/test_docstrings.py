@@ -2,13 +2,14 @@
 
 import doctest
 import inspect
+from types import FunctionType
 
 import pytest
 
 import monge
 
-WITHOUT = {"__version__", "Losses", "open"}
-"""A string, the name of a type, and a function whose example is on its page of the site."""
+WITHOUT = {"__version__", "Losses"}
+"""A string and the name of a type."""
 
 LONG = {"compare"}
 """Examples that start processes."""
@@ -27,3 +28,17 @@ def test_the_example_of_a_public_name_runs(name, monkeypatch, tmp_path):
     examples = doctest.DocTestParser().get_doctest(inspect.cleandoc(own), {}, name, None, None)
     assert examples.examples, "no example"
     assert doctest.DocTestRunner(verbose=False).run(examples).failed == 0
+
+
+def test_public_methods_have_docstrings():
+    public = [getattr(monge, name) for name in monge.__all__]
+    without = [
+        f"{owner.__name__}.{name}"
+        for owner in public
+        if isinstance(owner, type)
+        for name, value in vars(owner).items()
+        if not name.startswith("_")
+        and isinstance(value, FunctionType | classmethod | staticmethod | property)
+        and not inspect.getdoc(getattr(owner, name))
+    ]
+    assert not without

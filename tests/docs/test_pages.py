@@ -23,6 +23,9 @@ from monge.cli.main import attempt, commands, summary
 from monge.cli.main import monge as group
 
 ROOT = Path(__file__).parents[2]
+BESIDE = [
+    ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")
+]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```(\w*)\n(.*?)^```$", re.M | re.S)
 QUICK = {"table.md", "likelihood.md", "model.md", "reader.md", "metric.md", "data.md"}
@@ -98,7 +101,7 @@ def headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in plain}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     made = set(site().generated())
     for target in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text())):
@@ -111,6 +114,18 @@ def test_links_lead_somewhere(page):
             assert file.relative_to(ROOT / "docs").as_posix() in made, target
 
 
+@cache
+def helps() -> dict[str, str]:
+    """What `--help` of each command prints."""
+    found = {}
+    for name in commands():
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            assert attempt([name, "--help"]) == 0
+        found[name] = printed.getvalue()
+    return found
+
+
 def test_every_option_of_every_command_is_in_the_reference():
     text = site().commands_page()
     sections = dict(
@@ -120,15 +135,32 @@ def test_every_option_of_every_command_is_in_the_reference():
     assert set(sections) == set(commands())
     for name, section in sections.items():
         assert section.split("\n\n")[1] == f"{summary(commands()[name])}."
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            assert attempt([name, "--help"]) == 0
         options = set(
-            re.findall(r"(?<![\w-])--?[a-z][\w-]*", printed.getvalue().partition("Options:")[2])
+            re.findall(r"(?<![\w-])--?[a-z][\w-]*", helps()[name].partition("Options:")[2])
         )
         assert options, name
         lost = {option for option in options if option not in section and option not in shared}
         assert not lost, f"{name}: {lost}"
+
+
+def test_every_option_that_pages_name_is_there():
+    """In prose, where it is code; options of commands that are named with it belong to them."""
+    options = {name: set(re.findall(r"--[a-z][\w-]*", each)) for name, each in helps().items()}
+    everywhere = set().union(*options.values())
+    for page in PAGES:
+        for text in re.findall(r"`([^`\n]*--[a-z][^`\n]*)`", BLOCK.sub("", page.read_text())):
+            if text.startswith(("--", "monge ", *commands())):
+                word = text.removeprefix("monge ").split()[0]
+                known = options.get(word, everywhere)
+                lost = set(re.findall(r"(?<!\S)--[a-z][\w-]*", text)) - known
+                assert not lost, f"{page.name}: {text}"
+
+
+def test_text_of_tables_and_statements_is_shown_as_it_is():
+    assert site().cell("`a|b` or c|d") == "`a|b` or c\\|d"
+    text = site().identities_page()
+    assert "&lt;u, v&gt;" in text
+    assert not re.search(r"<[a-zA-Z]", text.replace("x\\_o<d", "").replace("x\\_<", ""))
 
 
 def test_every_model_has_a_page_with_its_settings():

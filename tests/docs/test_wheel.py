@@ -13,9 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {".py", ".typed", ".html", ".css", ".js", ".svg", ""}
-LARGEST = 1.7e6
-"""Bytes of the wheel: 4.3 MB of source in 560 files take 1.48 MB deflated, 0.39 of them models,
-0.20 data, 0.18 identities and 0.09 the studio, and 0.10 MB for their names and sums."""
+LARGEST = 1.65e6
+"""Bytes of the wheel; docs/releases.md says what it holds."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 USES = {"audio", "bench", "docs", "onnx", "ray", "serve", "studio", "track", "tune"}
 GRAPHICS = re.compile(r"nvidia|cuda|cupy|triton", re.I)

@@ -55,6 +55,7 @@ def test_a_client_is_told_every_report(name, monkeypatch, tmp_path):
     assert steps == sorted(steps)
     assert steps[-1] == run.result["step"]
     assert any(key.startswith("loss/") for _, numbers in client.numbers for key in numbers)
+    assert client.numbers[-1][1] == {"best/exact": run.result["held_out"]["value"]}
     assert all(
         isinstance(value, float) for _, numbers in client.numbers for value in numbers.values()
     )
