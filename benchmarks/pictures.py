@@ -77,7 +77,9 @@ def main() -> None:
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--split", default="test", choices=["valid", "test"])
-    parser.add_argument("--scored", type=int, default=200, help="rows whose likelihood is computed")
+    parser.add_argument(
+        "--scored", type=int, default=200, help="rows whose likelihood is computed"
+    )
     parser.add_argument("--classifier", help="run of predict.cnn on the same pictures")
     parser.add_argument("--keep", metavar="NAME", help="write results/NAME.json")
     asked = parser.parse_args()
@@ -93,7 +95,9 @@ def main() -> None:
             found["recognised"] = recognised(classifier, x)
             found["recognised" + REAL] = recognised(classifier, rows.x)
         title = run.model.name if hasattr(run.model, "name") else type(run.model).__name__.lower()
-        print(title, asked.split, {key: round(value, 4) for key, value in found.items()}, flush=True)
+        print(
+            title, asked.split, {key: round(value, 4) for key, value in found.items()}, flush=True
+        )
         values |= {f"{title}_{key}": value for key, value in found.items()}
     if asked.keep:
         keep(asked.keep, values, note=f"{asked.samples} samples of each, {asked.split} rows")

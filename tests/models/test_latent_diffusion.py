@@ -100,7 +100,9 @@ def test_a_code_of_a_map_is_of_its_place():
     outputs = [vae.posterior.split(vae.encoder_outputs(Batch(each))[0]) for each in (x, other)]
     for one, two in zip(*outputs, strict=True):
         changed = (one != two).reshape(4, 4, 3).any(-1)
-        assert changed[3, 0] and not changed[:2].any() and not changed[:, 2:].any()
+        assert changed[3, 0]
+        assert not changed[:2].any()
+        assert not changed[:, 2:].any()
 
 
 def test_units_by_precision_make_posteriors_equally_wide():
@@ -115,14 +117,16 @@ def test_units_by_precision_make_posteriors_equally_wide():
     batch = Batch(torch.randint(4, (400, 1, 8, 8), generator=torch.Generator().manual_seed(0)))
     torch.manual_seed(0)
     model.initialise_from_data(batch)
-    mean, log_scale = model.vae.posterior.split(model.vae.encoder_outputs(batch)[0])
+    _mean, log_scale = model.vae.posterior.split(model.vae.encoder_outputs(batch)[0])
     widths = (2 * log_scale).exp().mean(0).sqrt() / model.stretch
     assert widths.reshape(16, 2).square().mean(0).sqrt().detach() == pytest.approx(
         [widths.square().mean().sqrt().item()] * 2, rel=0.05
     )
-    seen = model.to_map(model.vae.posterior.reparameterise(
-        model.vae.encoder_outputs(batch)[0], torch.randn(1, 400, 32)
-    )[0][0])
+    seen = model.to_map(
+        model.vae.posterior.reparameterise(
+            model.vae.encoder_outputs(batch)[0], torch.randn(1, 400, 32)
+        )[0][0]
+    )
     assert seen.mean().item() == pytest.approx(0, abs=0.05)
     assert seen.square().mean().item() == pytest.approx(1, rel=0.1)
 
@@ -136,7 +140,8 @@ def test_units_follow_the_vae_and_stay_with_it():
         trainer.train_step(1.0)
         seen.append(trainer.model.stretch.clone())
     assert not torch.equal(seen[0], seen[1])
-    assert torch.equal(seen[1], seen[2]) and torch.equal(seen[2], seen[3])
+    assert torch.equal(seen[1], seen[2])
+    assert torch.equal(seen[2], seen[3])
 
 
 def test_a_fitted_vae_is_used_as_it_is(tmp_path):

@@ -175,7 +175,8 @@ def test_large_outputs_meet_the_ends_of_many_levels():
     every = torch.arange(256.0).double()[:, None].expand(-1, 2)
     for dequantise in (False, True):
         y = coordinates.to_network(every, dequantise)
-        assert y.min() == -1 and y.max() == 1
+        assert y.min() == -1
+        assert y.max() == 1
         assert torch.equal(coordinates.to_data(y), every)
     out = torch.tensor([[-4.0, 4.0], [-20.0, 20.0]]).double()
     ends = coordinates.to_data(coordinates.bound(out))

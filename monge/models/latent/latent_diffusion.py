@@ -5,6 +5,11 @@ of data have, which N(0, I) only approximates (Rombach et al. 2022; Vahdat, Krei
 Both bounds add up: with $L(z) \le \log p(z)$ of the diffusion,
 $\log p(x) \ge E_q [\log p(x | z) - \log q(z | x) + L(z)]$. The VAE is a fitted run, whose weights
 stay, or is trained in the first steps of the fit, while the diffusion follows its codes.
+
+The prior N(0, I) of the VAE makes all numbers of a code vary alike, however little some of them
+change x. Noise of the diffusion then hides layouts and details at once, where in x it hides
+details first. The posterior is as narrow as a number matters, so that codes in units of its width,
+c(z) = (z - m) / s with s proportional to the standard deviation of q, have the proportions of x.
 """
 
 from __future__ import annotations
@@ -277,7 +282,9 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         # Errors of all noise levels count alike, as in pictures; the bound asks for details first.
         proposed: Any = prior_class(PICTURE_PRIOR).defaults(codes)
         net: Any = proposed.config.net
-        prior = replace(proposed.config, net=replace(net, width=32, multipliers=(1, 2, 3), middle=1))
+        prior = replace(
+            proposed.config, net=replace(net, width=32, multipliers=(1, 2, 3), middle=1)
+        )
         train = TrainConfig(
             lr=2e-3, batch_size=16, ema_decay=0.9999, eval_every=2000, grad_clip=1.0
         )
