@@ -8,7 +8,7 @@ them.
     python -m benchmarks.pictures c --classifier cnn --samples 1000
 
 Of each run are printed: the accuracy of a classifier between samples and rows (C2ST, 0.5 is the
-best), the share of rows near a sample (coverage) and of samples near a row (precision), each beside
+best), the share of rows near a sample (coverage) and of samples near a row (precision), each with
 what training rows reach in place of samples, the energy distance, and bits per dimension if the
 model has a likelihood. `monge evaluate` has the same metrics, but draws as many samples as a model
 makes in 40 seconds, which differ between models. With --classifier: the share of samples that it
@@ -77,9 +77,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--split", default="test", choices=["valid", "test"])
-    parser.add_argument(
-        "--scored", type=int, default=200, help="rows whose likelihood is computed"
-    )
+    parser.add_argument("--scored", type=int, default=200, help="rows that are scored")
     parser.add_argument("--classifier", help="run of predict.cnn on the same pictures")
     parser.add_argument("--keep", metavar="NAME", help="write results/NAME.json")
     asked = parser.parse_args()
@@ -94,10 +92,8 @@ def main() -> None:
             rows = row_subset(run.split(None, asked.split), asked.samples)
             found["recognised"] = recognised(classifier, x)
             found["recognised" + REAL] = recognised(classifier, rows.x)
-        title = run.model.name if hasattr(run.model, "name") else type(run.model).__name__.lower()
-        print(
-            title, asked.split, {key: round(value, 4) for key, value in found.items()}, flush=True
-        )
+        title = type(run.model).Config.tag.rpartition(".")[2]
+        print(title, {key: round(value, 4) for key, value in found.items()}, flush=True)
         values |= {f"{title}_{key}": value for key, value in found.items()}
     if asked.keep:
         keep(asked.keep, values, note=f"{asked.samples} samples of each, {asked.split} rows")

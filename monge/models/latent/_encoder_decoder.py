@@ -199,7 +199,7 @@ class GridEncoderDecoder(ImageEncoderDecoder):
         self.down = nn.ModuleList(nn.Conv2d(*pair, 4, 2, 1) for pair in pairwise(self.channels))
         self.pads = [[side % 2 for side in sides] for sides in self.sides[:0:-1]]
         self.inner = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
-        # The summary holds one map after the other of the size of the code, such as means and scales.
+        # The summary is one map of the size of the code after the other: means, then scales.
         self.summary_maps = summary // latent if summary % latent == 0 else 1
         self.leave = nn.Conv2d(last, summary // places, 1)
         self.enter = nn.Conv2d(latent // places, last, 1)

@@ -175,7 +175,7 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
             return codes.mean(0), codes.std(0).clamp_min(MIN_SCALE)
         h, context = self.vae.encoder_outputs(batch)
         codes = self.vae.sample_posterior(h, context, self.vae.sample_noise(2, h)).z  # (2, B, D)
-        # Half the squared distance of two codes of a row has the variance of its posterior in mean.
+        # Half the squared distance of two codes of a row is, in the mean, its posterior variance.
         posterior = self.of_channels((codes[0] - codes[1]).square().mean(0) / 2)
         centre = self.of_channels(codes.mean((0, 1)))
         spread = self.of_channels((codes - centre).square().mean((0, 1)))

@@ -1,4 +1,4 @@
-"""Coordinates shared by generators and discriminators: numbers near one, few levels dequantised."""
+"""Coordinates shared by generators and discriminators: numbers near one."""
 
 from __future__ import annotations
 
