@@ -54,6 +54,9 @@ FINE_ENTRIES, FINE_SIDE = 2048, 16
 """Numbers of an image, pixels times channels, from which its codes are fine: a map of about this
 many places to a side that keeps nearly all of it, so that little noise is left to the decoder."""
 
+FINE_VAE_STEPS, FINE_ANNEAL = 3000, 2000
+"""Steps of the vae of fine codes, and those of them over which the weight of its KL term rises: a
+full weight from the first step on would leave most of a code unused for long."""
 UNITS_DECAY, MIN_SCALE = 0.99, 1e-3
 """Decay of the averages of the units of codes, and the smallest scale of one."""
 
@@ -288,7 +291,7 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         train = TrainConfig(
             lr=2e-3, batch_size=16, ema_decay=0.9999, eval_every=2000, grad_clip=1.0
         )
-        config = cls.Config(vae=vae, vae_steps=3000, prior=prior, code_units="precision")
+        config = cls.Config(vae=vae, vae_steps=FINE_VAE_STEPS, prior=prior, code_units="precision")
         return Defaults(config, train)
 
     @classmethod
@@ -313,7 +316,7 @@ def grid_settings(space: Space) -> dict[str, object]:
     # Most of a picture is in its codes: a narrow posterior, and networks that are nearly linear.
     posterior = FactorisedPosterior.Config(initial_scale=0.05)
     net = GridEncoderDecoder.Config(widths=widths, depth=0)
-    return {**found, "net": net, "posterior": posterior, "beta": 0.1}
+    return {**found, "net": net, "posterior": posterior, "anneal": FINE_ANNEAL}
 
 
 def has_fine_codes(space: Space) -> bool:
