@@ -167,6 +167,22 @@ def test_a_real_event_survives_the_players_coordinates(space):
         torch.testing.assert_close(back, x.reshape(32, -1))
 
 
+@torch.no_grad()
+def test_large_outputs_meet_the_ends_of_many_levels():
+    """Background at level 0 is met by any large output, not by one value inside the range."""
+    space = Space(kind="levels", shape=(2,), size=256, high=(255.0,), rows=10)
+    coordinates = wgan(space).coordinates
+    every = torch.arange(256.0).double()[:, None].expand(-1, 2)
+    for dequantise in (False, True):
+        y = coordinates.to_network(every, dequantise)
+        assert y.min() == -1
+        assert y.max() == 1
+        assert torch.equal(coordinates.to_data(y), every)
+    out = torch.tensor([[-4.0, 4.0], [-20.0, 20.0]]).double()
+    ends = coordinates.to_data(coordinates.bound(out))
+    assert torch.equal(ends, torch.tensor([[0.0, 255.0]] * 2).double())
+
+
 def test_samples_are_decoded_noise_and_use_the_label():
     model = wgan(replace(REAL, given=LABEL))
 

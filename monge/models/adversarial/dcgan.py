@@ -192,7 +192,7 @@ class DCGAN(AdversarialModel):
     def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: evaluate rarely, without early stopping.
         train_config = TrainConfig(
-            lr=2e-4, betas=(0.5, 0.999), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
+            lr=6e-4, betas=(0.5, 0.999), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
         )
         return Defaults(cls.Config(), train_config)
 

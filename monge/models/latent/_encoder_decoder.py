@@ -199,6 +199,8 @@ class GridEncoderDecoder(ImageEncoderDecoder):
         self.down = nn.ModuleList(nn.Conv2d(*pair, 4, 2, 1) for pair in pairwise(self.channels))
         self.pads = [[side % 2 for side in sides] for sides in self.sides[:0:-1]]
         self.inner = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
+        # The summary is one map of the size of the code after the other: means, then scales.
+        self.summary_maps = summary // latent if summary % latent == 0 else 1
         self.leave = nn.Conv2d(last, summary // places, 1)
         self.enter = nn.Conv2d(latent // places, last, 1)
         self.outer = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
@@ -213,7 +215,8 @@ class GridEncoderDecoder(ImageEncoderDecoder):
         h = self.with_context(h, context, 0)
         for block in self.inner:
             h = block(h)
-        return self.leave(self.act(h)).flatten(2).transpose(1, 2).flatten(1)  # (B, T W)
+        maps = self.leave(self.act(h)).flatten(2).unflatten(1, (self.summary_maps, -1))
+        return maps.transpose(2, 3).flatten(1)  # (B, M, W, T) -> (B, M T W)
 
     def decode(self, z: Tensor, context: Tensor) -> Tensor:
         rows, columns = self.sides[0]

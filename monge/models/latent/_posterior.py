@@ -119,22 +119,30 @@ class FactorisedPosterior(Posterior):
         """A mean and a scale per unit."""
 
         tag = "posterior/factorised"
+        initial_scale: Annotated[float, Range(1e-3, 1)] = 1.0
+        """Scale of each unit at initialisation. A small one lets many units of a code be used from
+        the first steps on."""
 
     def __init__(self, config: Config, latent: int) -> None:
         super().__init__()
-        self.width = 2 * latent
+        self.width, self.initial = 2 * latent, math.log(config.initial_scale)
 
     def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_scale = split_gaussian(h)
+        mean, log_scale = self.split(h)
         z = pathwise(mean, log_scale.exp(), noise)
         return z, normal_log_prob(noise) - log_scale
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
-        mean, log_scale = split_gaussian(h)
+        mean, log_scale = self.split(h)
         return (normal_log_prob((z - mean) * (-log_scale).exp()) - log_scale).sum(-1)
 
     def analytic_kl(self, h: Tensor) -> Tensor:
-        return kl_to_standard_normal(*split_gaussian(h))
+        return kl_to_standard_normal(*self.split(h))
+
+    def split(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-scale, each (..., latent)."""
+        mean, raw = h.chunk(2, -1)
+        return mean, bound_log_scale(raw + self.initial)
 
 
 class FullCovariancePosterior(Posterior):

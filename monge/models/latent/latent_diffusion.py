@@ -5,6 +5,11 @@ of data have, which N(0, I) only approximates (Rombach et al. 2022; Vahdat, Krei
 Both bounds add up: with $L(z) \le \log p(z)$ of the diffusion,
 $\log p(x) \ge E_q [\log p(x | z) - \log q(z | x) + L(z)]$. The VAE is a fitted run, whose weights
 stay, or is trained in the first steps of the fit, while the diffusion follows its codes.
+
+The prior N(0, I) of the VAE makes all numbers of a code vary alike, however little some of them
+change x. Noise of the diffusion then hides layouts and details at once, where in x it hides
+details first. The posterior is as narrow as a number matters, so that codes in units of its width,
+c(z) = (z - m) / s with s proportional to the standard deviation of q, have the proportions of x.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -36,11 +41,24 @@ from ...core.model import Defaults, Losses, Model, Update
 from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from .._moving_average import warmed_up
 from ._elbo import DecoderModel, LatentVariableModel, build_prior, prior_class
 from ._encoder_decoder import GridEncoderDecoder
+from ._posterior import FactorisedPosterior
 
 AUTOENCODER, PRIOR = "model/latent.vae", "model/diffusion.vdm"
 """The models of the rows given their codes, and of the codes, unless others are chosen."""
+PICTURE_PRIOR = "model/diffusion.ddpm"
+"""The model of fine codes."""
+FINE_ENTRIES, FINE_SIDE = 2048, 16
+"""Numbers of an image, pixels times channels, from which its codes are fine: a map of about this
+many places to a side that keeps nearly all of it, so that little noise is left to the decoder."""
+
+FINE_VAE_STEPS, FINE_ANNEAL = 3000, 2000
+"""Steps of the vae of fine codes, and those of them over which the weight of its KL term rises: a
+full weight from the first step on would leave most of a code unused for long."""
+UNITS_DECAY, MIN_SCALE = 0.99, 1e-3
+"""Decay of the averages of the units of codes, and the smallest scale of one."""
 
 
 class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagnose):
@@ -61,6 +79,10 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         prior: Model.Config | None = None
         """Model of the codes, such as vdm or ddpm; none: vdm with the settings that it has by
         default for such codes."""
+        code_units: Literal["spread", "precision"] = "spread"
+        """Units in which the diffusion sees a code. spread: every unit of a code varies alike;
+        precision: the posteriors of all units have one width, so that a unit varies as much as it
+        changes the row, and noise hides details first, as in the row itself."""
 
     class SamplingConfig(DecoderModel.SamplingConfig):
         """How `sample` decodes."""
@@ -83,7 +105,7 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         self.own = None if self.is_frozen else build_vae(config.vae, space)
         self.latent = self.vae.latent
         self.prior = build_prior(config.prior, PRIOR, code_space(self.vae, space))
-        # Mean and scale of the codes of a run; those of a vae that is trained here stay near 0, 1.
+        # Units of codes: those of a vae that is trained here stay near 0 and 1 without averages.
         self.register_buffer("centre", torch.zeros(self.latent.shape))
         self.register_buffer("stretch", torch.ones(self.latent.shape))
 
@@ -105,16 +127,19 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         diffusion = Update("diffusion", self.loss, learned)
         if self.is_frozen:
             return [diffusion]
-        own = [param for param in self.vae.parameters() if param.requires_grad]
-        return [Update("vae", self.vae.loss, own, until=self.config.vae_steps), diffusion]
+        own, until = [p for p in self.vae.parameters() if p.requires_grad], self.config.vae_steps
+        vae = Update("vae", self.vae.loss, own, until=until)
+        if self.config.code_units == "spread":
+            return [vae, diffusion]
+        return [vae, Update("units", self.follow_units, until=until), diffusion]
 
     def initialise_from_data(self, batch: Batch) -> None:
         if not self.is_frozen:
             self.vae.initialise_from_data(batch)
-        else:
-            codes = self.vae.encode(batch)
-            self.centre.copy_(codes.mean(0))
-            self.stretch.copy_(codes.std(0).clamp_min(1e-3))
+        if self.is_frozen or self.config.code_units == "precision":
+            centre, stretch = self.measured_units(batch)
+            self.centre.copy_(centre)
+            self.stretch.copy_(stretch)
         events = Batch(self.to_map(self.vae.encode(batch)), batch.given)
         self.prior.initialise_from_data(events)
 
@@ -135,6 +160,37 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         return self.vae.sample_given_code(z, context, generator)
 
     # Codes
+
+    @torch.no_grad()
+    def follow_units(self, batch: Batch) -> Losses:
+        """Averages of the units over recent steps, while the vae changes."""
+        centre, stretch = self.measured_units(batch)
+        decay = warmed_up(UNITS_DECAY, batch.step)
+        self.centre.lerp_(centre, 1 - decay)
+        self.stretch.copy_(self.stretch.log().lerp(stretch.log(), 1 - decay).exp())
+        return {"stretch": self.stretch.mean()}
+
+    @torch.no_grad()
+    def measured_units(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Centre and scale of the units of codes in these rows, each (latent,)."""
+        if self.config.code_units == "spread":
+            codes = self.vae.encode(batch)
+            return codes.mean(0), codes.std(0).clamp_min(MIN_SCALE)
+        h, context = self.vae.encoder_outputs(batch)
+        codes = self.vae.sample_posterior(h, context, self.vae.sample_noise(2, h)).z  # (2, B, D)
+        # Half the squared distance of two codes of a row is, in the mean, its posterior variance.
+        posterior = self.of_channels((codes[0] - codes[1]).square().mean(0) / 2)
+        centre = self.of_channels(codes.mean((0, 1)))
+        spread = self.of_channels((codes - centre).square().mean((0, 1)))
+        mean_square = (spread / posterior.clamp_min(MIN_SCALE**2)).mean()
+        return centre, (posterior * mean_square).sqrt().clamp_min(MIN_SCALE)
+
+    def of_channels(self, value: Tensor) -> Tensor:
+        """The mean over the places of a map of numbers of the units of a code, (latent,)."""
+        if not isinstance(self.vae.nets, GridEncoderDecoder):
+            return value
+        each = value.unflatten(0, (-1, self.prior.space.shape[0]))  # (places, channels)
+        return each.mean(0).expand_as(each).flatten()
 
     def to_map(self, z: Tensor) -> Tensor:
         """Codes (B, latent) as events of the prior."""
@@ -221,10 +277,22 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
         assert isinstance(vae, Model.Config), "a model has the configuration of a model"
         if space.is_image and min(space.shape[1:]) >= 8:
             vae = replace(vae, **grid_settings(space))
-        prior = prior_class(PRIOR).defaults(code_space(build_vae(vae, space), space)).config
-        assert isinstance(prior, Model.Config), "a model has the configuration of a model"
-        train = TrainConfig(batch_size=64, ema_decay=0.998)
-        return Defaults(cls.Config(vae=vae, prior=prior), train)
+        codes = code_space(build_vae(vae, space), space)
+        if not has_fine_codes(space):
+            prior = prior_class(PRIOR).defaults(codes).config
+            train = TrainConfig(batch_size=64, ema_decay=0.998)
+            return Defaults(cls.Config(vae=vae, prior=prior), train)
+        # Errors of all noise levels count alike, as in pictures; the bound asks for details first.
+        proposed: Any = prior_class(PICTURE_PRIOR).defaults(codes)
+        net: Any = proposed.config.net
+        prior = replace(
+            proposed.config, net=replace(net, width=32, multipliers=(1, 2, 3), middle=1)
+        )
+        train = TrainConfig(
+            lr=2e-3, batch_size=16, ema_decay=0.9999, eval_every=2000, grad_clip=1.0
+        )
+        config = cls.Config(vae=vae, vae_steps=FINE_VAE_STEPS, prior=prior, code_units="precision")
+        return Defaults(config, train)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
@@ -235,10 +303,25 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
 
 def grid_settings(space: Space) -> dict[str, object]:
     """Settings of a vae with a map of codes for images of this size."""
-    large = math.prod(space.shape[1:]) >= 256
-    widths = (32, 64) if large else (64,)
-    places = math.prod(-(-side // 2 ** len(widths)) for side in space.shape[1:])
-    return {"net": GridEncoderDecoder.Config(widths=widths), "latent": 4 * places}
+    channels, *sides = space.shape
+    if has_fine_codes(space):
+        levels = max(1, math.ceil(math.log2(min(sides) / FINE_SIDE)))
+        widths, numbers = (32, 64, 64, 64, 64)[:levels], 2 * channels * 2 ** (levels - 1)
+    else:
+        widths, numbers = ((32, 64) if math.prod(sides) >= 256 else (64,)), 4
+    places = math.prod(-(-side // 2 ** len(widths)) for side in sides)
+    found = {"net": GridEncoderDecoder.Config(widths=widths), "latent": numbers * places}
+    if not has_fine_codes(space):
+        return found
+    # Most of a picture is in its codes: a narrow posterior, and networks that are nearly linear.
+    posterior = FactorisedPosterior.Config(initial_scale=0.05)
+    net = GridEncoderDecoder.Config(widths=widths, depth=0)
+    return {**found, "net": net, "posterior": posterior, "anneal": FINE_ANNEAL}
+
+
+def has_fine_codes(space: Space) -> bool:
+    """Whether rows are images of many numbers, such as 32x32 pixels in colour."""
+    return space.is_image and min(space.shape[1:]) > FINE_SIDE and space.dims >= FINE_ENTRIES
 
 
 def build_vae(config: BaseConfig | None, space: Space) -> Model:

@@ -39,7 +39,6 @@ from ._posterior import (
     Posterior,
     PosteriorSample,
     bound_log_scale,
-    split_gaussian,
 )
 from ._self_masking import SelfMasking, value_space
 from ._total_correlation import discriminator_loss, log_ratios_in_batch, permute_units
@@ -296,7 +295,8 @@ class VAE(LatentVariableModel):
         their mean is the total correlation."""
         if self.discriminator is not None:
             return self.discriminator(z)[..., 0]
-        return log_ratios_in_batch(z, *split_gaussian(h), self.space.rows)
+        assert isinstance(self.posterior, FactorisedPosterior), "tc_estimator=minibatch needs it"
+        return log_ratios_in_batch(z, *self.posterior.split(h), self.space.rows)
 
     def loss_of_discriminator(self, batch: Batch) -> Losses:
         """Codes of the first half of the rows against permuted codes of the second."""

@@ -1,4 +1,4 @@
-"""Coordinates shared by generators and discriminators: dequantised numbers near one."""
+"""Coordinates shared by generators and discriminators: numbers near one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from ...core.space import Space
 
 ATANH_MARGIN = 0.99
 """Share of the range of levels that a network reaches with moderate outputs."""
+MANY_LEVELS = 128
+"""Number of levels from which they are so close that they need no noise."""
 
 
 class Coordinates(nn.Module):
     """y = (x + u - shift) / scale, the coordinates of generators and critics.
 
-    Reals are standardised and u = 0. Levels fill [-1, 1] with u uniform in [0, 1), or u = 1/2
-    without noise; rounding down inverts this.
+    Reals are standardised and u = 0. Few levels fill [-1, 1] with u uniform in [0, 1), or u = 1/2
+    without noise; rounding down inverts this. Of many levels the lowest is -1, the highest 1 and
+    u = 0; rounding inverts this. So tanh meets an end by any large output, where many entries may
+    lie, such as the background of a picture; inside the range it would have to hit one level.
     """
 
     shift: Tensor
@@ -28,7 +32,8 @@ class Coordinates(nn.Module):
         super().__init__()
         self.width = self.outputs = space.dims
         self.levels = space.size if space.kind == "levels" else 0
-        half = torch.full((space.dims,), self.levels / 2)
+        self.is_noisy = 0 < self.levels < MANY_LEVELS
+        half = torch.full((space.dims,), (self.levels if self.is_noisy else self.levels - 1) / 2)
         shift, scale = (
             (half, half)
             if self.levels
@@ -42,7 +47,7 @@ class Coordinates(nn.Module):
 
     def to_network(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
         x = x.reshape(len(x), -1)
-        if self.levels:
+        if self.is_noisy:
             x = x + (torch.rand_like(x) if dequantise else 0.5)
         return (x - self.shift) / self.scale
 
@@ -65,4 +70,6 @@ class Coordinates(nn.Module):
     def to_data(self, y: Tensor, places: Tensor | None = None) -> Tensor:
         """x in the support of the data, (B, D)."""
         x = self.shift + self.scale * y
-        return x.floor().clamp(0, self.levels - 1) if self.levels else x
+        if not self.levels:
+            return x
+        return (x.floor() if self.is_noisy else x.round()).clamp(0, self.levels - 1)
