@@ -100,10 +100,11 @@ def build(name, space, batch, scale=0.1, **fields):
     return model
 
 
-def layer(space, batch, scale=0.5):
+def layer(space, batch, scale=0.5, optional_first=False):
     """The first layer alone, as the distribution that N(0, I) above it gives."""
     torch.manual_seed(0)
-    units = TableUnits(space.columns, MaskedMLP.Config(width=16, depth=1)).double()
+    net = MaskedMLP.Config(width=16, depth=1)
+    units = TableUnits(space.columns, net, optional_first=optional_first).double()
     units.fit(batch.x.double())
     shaken(units.parameters(), scale)
 
@@ -116,13 +117,38 @@ def layer(space, batch, scale=0.5):
     return units, log_p
 
 
-def test_the_first_layer_sums_to_one_whatever_the_noise():
+@pytest.mark.parametrize("optional_first", [False, True])
+def test_the_first_layer_sums_to_one_whatever_the_noise(optional_first):
     space, batch, every = discrete_table()
-    _, log_p = layer(space, batch)
+    _, log_p = layer(space, batch, optional_first=optional_first)
     with torch.no_grad():
         for u in (0.01, 0.5, 0.99):
             total = log_p(every, torch.full_like(every, u)).exp().sum()
             assert total.item() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_rates_of_empty_cells_depend_on_no_column_that_is_never_empty():
+    """Names, then counts that may be empty, then the flag, which never is."""
+    space, batch, every = discrete_table()
+    units, log_p = layer(space, batch, optional_first=True)
+    y, _ = units.cells.place(every, torch.full_like(every, 0.5))
+    with torch.no_grad():
+        _, _, log_cells = units.reweight(y, None)
+        p = log_p(every, torch.full_like(every, 0.5)).exp()
+    name, count = log_cells[:, 1, :3].exp(), log_cells[:, 2].exp()
+    torch.testing.assert_close(name, name[:1].expand_as(name))
+    for flag in (0, 1):
+        torch.testing.assert_close(count[every[:, 0] == flag], count[every[:, 0] == 0])
+    assert not torch.allclose(count[every[:, 1] == 0][0], count[every[:, 1] == 1][0])
+    x = units.cells.decode(units(torch.randn(20000, 3, generator=make_generator(2)).double())[0])
+    empty = x[:, 2].isnan()
+    due = p[every[:, 2].isnan()].sum()  # what is scored is what is drawn
+    assert abs(empty.double().mean() - due) < 4 * (due * (1 - due) / len(x)).sqrt()
+    for code in range(3):
+        due = p[every[:, 1] == code].sum()
+        torch.testing.assert_close(due, name[0, code])
+        share = (x[:, 1] == code).double().mean()
+        assert abs(share - due) < 4 * (due * (1 - due) / len(x)).sqrt()
 
 
 def test_the_first_layer_starts_at_the_training_frequencies():
@@ -274,7 +300,7 @@ def test_completion_follows_the_conditional_given_that_the_cell_is_not_empty(nam
 def test_that_a_hidden_cell_is_not_empty_is_evidence():
     """Where the flag is 1, names are rather empty, so that a name which is not makes it rare."""
     space, batch, _ = discrete_table()
-    model, n = build("coupling", space, batch, 0.0), 1500
+    model, n = build("coupling", space, batch, 0.0, optional_first=False), 1500
     with torch.no_grad():
         model.table.net.direct.weight[model.table.places[1, 2], 1] += 3
         samples = model.sample(20_000, generator=make_generator(1))

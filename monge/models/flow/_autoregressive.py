@@ -65,11 +65,16 @@ class AutoregressiveFlow(CompletableFlow):
             kind="affine" if few or space.dims > 64 else "spline",
             components=default_components(space),
             table_net=default_table_net(space),
+            optional_first=True,
         )
         return Defaults(config, small_data_train_config(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
-            layers=2, bins=4, net=MaskedMLP.Config(width=16, depth=1), table_net=SMALLEST_TABLE_NET
+            layers=2,
+            bins=4,
+            net=MaskedMLP.Config(width=16, depth=1),
+            table_net=SMALLEST_TABLE_NET,
+            optional_first=True,
         )

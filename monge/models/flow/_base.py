@@ -112,7 +112,8 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         if self.space.kind != "columns":
             return data_units(self.space, self.config.margin)
         assert isinstance(self.config, TableConfig), "expected a flow that takes tables"
-        return TableUnits(self.space.columns, self.config.table_net, self.context_width)
+        config, columns = self.config, self.space.columns
+        return TableUnits(columns, config.table_net, self.context_width, config.optional_first)
 
     @property
     def context_width(self) -> int:

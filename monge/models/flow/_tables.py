@@ -56,6 +56,9 @@ class TableConfig(BaseConfig):
     table_net: MaskedMLP.Config = MaskedMLP.Config(width=256, dropout=0.2)
     """Tables: masked network of the layer nearest to the data, from the columns before a column
     to the probabilities of its values."""
+    optional_first: bool = False
+    """Tables: that layer goes over the columns that may be empty before the others, so that how
+    often they are does not depend on how well the others are modelled."""
 
 
 SMALLEST_TABLE_NET = MaskedMLP.Config(width=16, depth=1)
@@ -394,7 +397,11 @@ class TableUnits(Bijection):
     places: Tensor  # (D, K): outputs of the network for each cell, the last one for none
 
     def __init__(
-        self, columns: Sequence[Space], net: MaskedMLP.Config | None = None, context: int = 0
+        self,
+        columns: Sequence[Space],
+        net: MaskedMLP.Config | None = None,
+        context: int = 0,
+        optional_first: bool = False,
     ) -> None:
         super().__init__()
         self.cells = TableCells(columns)
@@ -420,11 +427,15 @@ class TableUnits(Bijection):
             places[i, :count] = torch.arange(start, start + count)
             start += count
         self.register_buffer("places", places, persistent=False)
+        self.order = sorted(
+            range(self.dims), key=lambda i: optional_first and not columns[i].optional
+        )
         self.net: MaskedMLP | None = None
         if net is not None:
             parameters = entries.repeat_interleave(torch.tensor(counts))
             assert len(parameters) == outputs
-            self.net = net.build(owner, parameters, entries[None], context)
+            places_in_order = torch.tensor(self.order).argsort()
+            self.net = net.build(owner, parameters, places_in_order[None], context)
             for last in filter(None, (self.net.out, self.net.direct)):
                 nn.init.zeros_(last.weight)
             nn.init.zeros_(self.net.out.bias)
@@ -483,14 +494,14 @@ class TableUnits(Bijection):
         assert self.net is not None, "expected a layer with a network"
         nothing = self.cells.mass.new_zeros(n, 0)
         steps = self.net.stepper()(nothing if context is None else context)
-        found, edges = [], self.cells.edges(nothing.dtype)
-        for i in range(self.dims):
+        found, edges = [nothing] * self.dims, self.cells.edges(nothing.dtype)
+        for place, i in enumerate(self.order):
             log_mass = self.cells.log_mass()[i, : self.cells.counts[i]]
-            y = choose(i, (steps.parameters(i).double() + log_mass).log_softmax(-1))
+            y = choose(i, (steps.parameters(place).double() + log_mass).log_softmax(-1))
             cell = self.cells.cell_within(y[:, None], edges[i : i + 1])
             own = self.slices[i]
-            steps.feed(i, self.features(y[:, None], cell, own, self.owner[own] - i, i))
-            found.append(y)
+            steps.feed(place, self.features(y[:, None], cell, own, self.owner[own] - i, i))
+            found[i] = y
         return torch.stack(found, 1)
 
     def step(self, i: int, log_p: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:

@@ -126,6 +126,7 @@ class AttributeFlow(TransferFlow):
                 steps=8 if large else 6,
                 width=96 if large else 48,
                 table_net=default_table_net(space),
+                optional_first=True,
             ),
             train_config,
         )
@@ -139,6 +140,7 @@ class AttributeFlow(TransferFlow):
             width=8,
             net=MLP.Config(width=16, depth=1),
             table_net=SMALLEST_TABLE_NET,
+            optional_first=True,
         )
 
 

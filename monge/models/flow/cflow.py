@@ -317,6 +317,7 @@ class CFlow(TransferFlow):
                 source_width=32,
                 width=64 if large else 48,
                 table_net=default_table_net(space),
+                optional_first=True,
             ),
             train_config,
         )
@@ -329,6 +330,7 @@ class CFlow(TransferFlow):
             width=8,
             net=MLP.Config(width=16, depth=1),
             table_net=SMALLEST_TABLE_NET,
+            optional_first=True,
         )
 
 

@@ -394,7 +394,10 @@ class CNF(CompletableFlow, CanStream):
             return Defaults(cls.Config(net=net, waves=4), train_config)
         narrow = few or space.kind == "columns"  # little is left by the layer of a table
         net = MLP.Config(width=128 if narrow else 512, depth=3, residual=True)
-        return Defaults(cls.Config(net=net, table_net=default_table_net(space)), train_config)
+        return Defaults(
+            cls.Config(net=net, table_net=default_table_net(space), optional_first=True),
+            train_config,
+        )
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
@@ -405,6 +408,7 @@ class CNF(CompletableFlow, CanStream):
             steps=6,
             waves=2 if space.kind == "counts" else 0,
             table_net=SMALLEST_TABLE_NET,
+            optional_first=True,
         )
 
 

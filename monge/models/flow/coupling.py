@@ -98,11 +98,16 @@ class CouplingFlow(CompletableFlow):
             mix="permute" if plane or dims > 1024 else "linear",
             components=default_components(space),
             table_net=default_table_net(space),
+            optional_first=True,
         )
         return Defaults(config, small_data_train_config(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
-            layers=2, bins=4, net=MLP.Config(width=16, depth=1), table_net=SMALLEST_TABLE_NET
+            layers=2,
+            bins=4,
+            net=MLP.Config(width=16, depth=1),
+            table_net=SMALLEST_TABLE_NET,
+            optional_first=True,
         )

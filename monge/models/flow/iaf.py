@@ -68,4 +68,5 @@ class IAF(AutoregressiveFlow):
             kind="affine" if space.kind == "real" else "spline",
             net=MaskedMLP.Config(width=16, depth=1),
             table_net=SMALLEST_TABLE_NET,
+            optional_first=True,
         )

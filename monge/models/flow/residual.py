@@ -156,13 +156,16 @@ class ResidualFlow(Flow):
             blocks=4 if few else 8,
             width=32 if few else 128 if wide else 64,
             table_net=default_table_net(space),
+            optional_first=True,
         )
         found: TrainConfig = small_data_train_config(space)
         return Defaults(config, found)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(blocks=2, width=32, depth=1, table_net=SMALLEST_TABLE_NET)
+        return cls.Config(
+            blocks=2, width=32, depth=1, table_net=SMALLEST_TABLE_NET, optional_first=True
+        )
 
 
 def inner_parts(map_: Bijection) -> Iterator[Bijection]:
