@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ..core.abilities import Ability
-from ..core.config import Config, RunRef, sizes
+from ..core.config import Config, RunRef, sizes, title_of
 from ..core.ensemble import Ensemble
 from ..core.errors import DataError, RunError, UsageError, shown
 from ..core.memory import available
@@ -28,7 +28,7 @@ from ..data.frames import is_frame
 from ..data.loading import open as open_data
 from ..registry import entries, find, is_named, join_with_or
 from ..train import checkpoint
-from ..train.step_memory import check_model_memory
+from ..train.step_memory import built_within
 from . import storage
 
 if TYPE_CHECKING:
@@ -114,11 +114,14 @@ def build(
     parts = {field: SavedRun(where, compute).model for field, where in helpers.items()}
     for part in parts.values():
         part.requires_grad_(False)
-    if train_config is not None and most_weights(config, space) > ALWAYS_SMALL:
-        check_model_memory(config, space, parts, train_config, available())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "weights"))
-        return config.build(space, *([parts] if parts else [])).to(device)
+        new = partial(config.build, space, *([parts] if parts else []))
+        if train_config is not None and most_weights(config, space) > ALWAYS_SMALL:
+            model = built_within(available(), new, title_of(type(config)), train_config)
+        else:
+            model = new()
+        return model.to(device)
 
 
 def most_weights(config: Config, space: Space) -> int:
