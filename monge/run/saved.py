@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ..core.abilities import Ability
-from ..core.config import Config, RunRef, sizes, title_of
+from ..core.config import Config, RunRef, sizes
 from ..core.ensemble import Ensemble
 from ..core.errors import DataError, RunError, UsageError, shown
 from ..core.memory import available
@@ -114,14 +114,15 @@ def build(
     parts = {field: SavedRun(where, compute).model for field, where in helpers.items()}
     for part in parts.values():
         part.requires_grad_(False)
-    with torch.random.fork_rng(devices=[]):
+
+    def new() -> Model:
         torch.manual_seed(derive_seed(seed, "weights"))
-        new = partial(config.build, space, *([parts] if parts else []))
+        return config.build(space, *([parts] if parts else []))
+
+    with torch.random.fork_rng(devices=[]):
         if train_config is not None and most_weights(config, space) > ALWAYS_SMALL:
-            model = built_within(available(), new, title_of(type(config)), train_config)
-        else:
-            model = new()
-        return model.to(device)
+            return built_within(available(), new, config, space, parts, train_config).to(device)
+        return new().to(device)
 
 
 def most_weights(config: Config, space: Space) -> int:

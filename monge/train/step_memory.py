@@ -1,4 +1,4 @@
-"""The peak memory of a training step, from steps of few rows, and of a model, while it is built.
+"""The peak memory of a training step, from steps of few rows, and models that fit in memory.
 
 A step is computed for two small numbers of rows on a copy of the model. Each tensor of a loss has
 a size that is fixed or follows a power of the number of rows, so the sizes at the rows of a batch
@@ -24,9 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..core.batch import Batch
+from ..core.config import Config, title_of
 from ..core.errors import MongeError, UsageError
-from ..core.memory import is_out_of_memory
 from ..core.model import Model, Update
+from ..core.space import Space
 from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource
 from .optimiser import LBFGS_HISTORY
@@ -39,6 +40,10 @@ MANY_ROWS = 256
 """Rows of the larger number at most, of updates that use the whole training split."""
 LITTLE = 1 << 26
 """Bytes up to which a step is computed as it is."""
+SMALL_MODEL = 1 << 30
+"""Bytes up to which a model is built without a look at its shapes."""
+MANY_NUMBERS = 1 << 20
+"""Numbers beyond which the size of a result is found before it is computed."""
 MAX_POWER = 2.0
 """Largest power of the number of rows by which the size of a tensor is extrapolated."""
 REFUSED = (MongeError, ArithmeticError, RuntimeError, ValueError)
@@ -108,6 +113,7 @@ def tried(update: Update, rows: RowSource, count: int, precision: str) -> Memory
         if update.params:
             batch = batch.sent_to(update.params[0].device)
         compute(update, replace(batch, step=0), precision)
+    gauge.numbers.clear()  # what is freed from now on does not count
     return gauge
 
 
@@ -158,24 +164,42 @@ def peak_of(found: Sequence[MemoryGauge], sizes: Sequence[int], count: int) -> i
 
 
 def built_within(
-    available: int, build: Callable[[], Model], title: str, train_config: TrainConfig
+    available: int,
+    build: Callable[[], Model],
+    config: Config,
+    space: Space,
+    parts: Mapping[str, Model],
+    train_config: TrainConfig,
 ) -> Model:
     """The model that `build` makes; UsageError if with its gradients and optimiser state it needs
-    more than the `available` bytes. No tensor is made that no longer fits."""
-    gauge = MemoryGauge(available)
-    try:
-        with gauge:
-            model = build()
+    more than the `available` bytes. One that is found to be large is first built from shapes
+    alone."""
+
+    def needed(model: Model, gauge: MemoryGauge) -> int:
         trainable = sum(bytes_of(param) for param in model.parameters() if param.requires_grad)
         slots = state_slots(train_config) + bool(train_config.ema_decay) + 1
-        if gauge.now + slots * trainable > available:
+        return gauge.now + slots * trainable
+
+    try:
+        gauge = MemoryGauge(min(SMALL_MODEL, available), foreseen=True)
+        try:
+            with gauge:
+                model = build()
+        except (TooLargeError, OverflowError, RuntimeError) as error:
+            if not is_too_large(error):
+                raise
+            from .model_shapes import check_shapes
+
+            check_shapes(config, space, parts, needed, available)
+            return build()
+        if needed(model, gauge) > available:
             raise TooLargeError
-    except (TooLargeError, OverflowError, MemoryError, RuntimeError) as error:
+    except (TooLargeError, OverflowError, RuntimeError) as error:
         if is_too_large(error):
             raise UsageError(
                 f"expected a model that fits in the {available / 1e9:.3g} GB of free memory, "
-                f"found {title} with larger weights, gradients and optimiser state; choose "
-                "smaller settings such as width"
+                f"found {title_of(type(config))} with larger weights, gradients and optimiser "
+                "state; choose smaller settings such as width"
             ) from None
         raise
     return model
@@ -186,11 +210,10 @@ class TooLargeError(Exception):
 
 
 def is_too_large(error: Exception) -> bool:
-    """Whether a size was refused, by a gauge, by the system, or because torch cannot count its
-    bytes."""
-    if isinstance(error, TooLargeError | OverflowError) or is_out_of_memory(error):
-        return True
-    return isinstance(error, RuntimeError) and "overflow" in str(error).lower()
+    """Whether a size was refused, by a gauge or because torch cannot count its bytes."""
+    return isinstance(error, TooLargeError | OverflowError) or (
+        isinstance(error, RuntimeError) and "overflow" in str(error).lower()
+    )
 
 
 def state_slots(config: OptimiserConfig) -> int:
@@ -222,16 +245,16 @@ def bytes_of(tensor: Tensor) -> int:
 
 class MemoryGauge(TorchDispatchMode):
     """Records the bytes of the tensors that are created inside it and not yet freed, `now` and at
-    the `peak`, and in which `order` they are allocated, k for the k-th, and freed, ~k. With a
-    limit, a result that would exceed it is not computed but raises TooLargeError."""
+    the `peak`, and in which `order` they are allocated, k for the k-th, and freed, ~k. A result
+    beyond the limit raises TooLargeError, with `foreseen` before it is computed."""
 
-    def __init__(self, limit: float = math.inf) -> None:
+    def __init__(self, limit: float = math.inf, foreseen: bool = False) -> None:
         super().__init__()
         self.numbers: dict[int, int] = {}  # of allocations that are not freed, by storage
         self.sizes: list[int] = []  # of all allocations
         self.order: list[int] = []
         self.now = self.peak = 0
-        self.limit = limit
+        self.limit, self.foreseen = limit, foreseen
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -247,7 +270,7 @@ class MemoryGauge(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self.limit < math.inf and self.now + result_bytes(func, args, kwargs) > self.limit:
+        if self.foreseen and self.now + result_bytes(func, args, kwargs) > self.limit:
             raise TooLargeError
         made = func(*args, **kwargs)
         before = {
@@ -270,6 +293,8 @@ class MemoryGauge(TorchDispatchMode):
         self.now += storage.nbytes()
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self.free, key)
+        if self.now > self.limit:
+            raise TooLargeError
 
     def free(self, key: int) -> None:
         if (number := self.numbers.pop(key, None)) is not None:
@@ -278,7 +303,13 @@ class MemoryGauge(TorchDispatchMode):
 
 
 def result_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Bytes of what an operation makes, from the shapes of what it takes; 0 if it needs values."""
+    """Bytes of what an operation makes, from the shapes of what it takes; 0 if it writes into what
+    there is, needs values, or makes few numbers, as the product of all sizes says."""
+    leaves = tree_leaves((args, kwargs))
+    sizes = [leaf.numel() for leaf in leaves if isinstance(leaf, Tensor)]
+    sizes += [leaf for leaf in leaves if isinstance(leaf, int | float) and leaf > 1]
+    if func._schema.is_mutable or math.prod(sizes) <= MANY_NUMBERS:
+        return 0
 
     def shape(tensor: Tensor) -> Tensor:
         return torch.empty_strided(
@@ -286,13 +317,12 @@ def result_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> i
         )
 
     shapes, named = tree_map_only(Tensor, shape, (tuple(args), dict(kwargs)))
-    device = {"device": torch.device("meta")} if named.get("device") is not None else {}
-    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves((shapes, named))):
-        device = {"device": torch.device("meta")}
+    if "device" in named or not any(isinstance(leaf, Tensor) for leaf in leaves):
+        named["device"] = torch.device("meta")
     try:
-        made = func(*shapes, **(named | device))
+        made = func(*shapes, **named)
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, RuntimeError) and is_too_large(error):
+        if is_too_large(error):
             raise
         return 0
     return sum(bytes_of(leaf) for leaf in tree_leaves(made) if isinstance(leaf, Tensor))

@@ -103,7 +103,7 @@ def test_full_batch_updates_are_tried_on_few_rows(monkeypatch):
     seen = []
     model.loss = lambda batch, plain=model.loss: seen.append(len(batch)) or plain(batch)
     cost = estimate(model, rows, train_config)
-    # memory of few rows and then of all, and timed on some and on a quarter of them to see how the time grows
+    # memory of few rows and then of all, and time of some and of a quarter of them
     assert set(seen) == {32, 64, 1000, 50, 12}
     assert cost.epoch_steps == 1
     some = FirstRows(rows, 3)

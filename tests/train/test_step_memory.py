@@ -1,5 +1,7 @@
 """The memory of a training step, stated before a fit, for every model of the registry."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import candidates
@@ -19,11 +21,13 @@ from monge.run.run import start
 from monge.run.saved import most_weights
 from monge.train import step_memory as module
 from monge.train.cost_estimate import FirstRows, estimate
+from monge.train.model_shapes import check_shapes
 from monge.train.optimiser import trainable_updates
 from monge.train.step_memory import (
     MemoryGauge,
     TooLargeError,
     built_within,
+    bytes_of,
     peak_of,
     tried_sizes,
     widest,
@@ -217,17 +221,38 @@ def test_the_longest_rows_are_tried():
 
 
 def test_a_result_beyond_the_limit_is_not_computed():
-    with MemoryGauge(10**6), pytest.raises(TooLargeError):
-        torch.empty(10**12)  # a terabyte, which a lazy system would promise
+    with MemoryGauge(10**8, True), pytest.raises(TooLargeError):
+        torch.empty(10**12)  # terabytes, which a lazy system would promise
     column = torch.zeros(10**6)
-    with MemoryGauge(10**6), pytest.raises(TooLargeError):
+    with MemoryGauge(10**8, True), pytest.raises(TooLargeError):
         torch.less(column[:, None], column)
-    with MemoryGauge(10**6) as gauge:
+    with MemoryGauge(10**8, True), pytest.raises(TooLargeError):
+        torch.arange(10**11)
+    with MemoryGauge(10**8, True), pytest.raises(TooLargeError):
+        column.repeat(10**5)
+    with MemoryGauge(10**8, True) as gauge:
         torch.manual_seed(0)
-        drawn = torch.randn(100)
+        drawn = torch.randn(2 * 10**6)
     torch.manual_seed(0)
-    assert torch.equal(torch.randn(100), drawn)
-    assert gauge.peak == 400
+    assert torch.equal(torch.randn(2 * 10**6), drawn)
+    assert gauge.peak == 8 * 10**6
+
+
+def test_what_is_stated_before_a_fit_needs_no_compiler():
+    """Importing it takes longer than many fits."""
+    code = """
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from monge.run.run import start
+for model in ("made", "vae"):
+    with TemporaryDirectory() as folder:
+        run = start(model, "digits", out=Path(folder) / "run")
+        assert run.cost.working > 0
+        run.trainer.train_step(1.0)
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_gauge_forgets_what_is_dropped():
@@ -256,7 +281,7 @@ def test_a_model_that_no_memory_holds_is_refused_before_it_is_built(model, setti
     assert not (tmp_path / "run").exists()
 
 
-def test_memory_decides_which_models_are_refused():
+def test_memory_decides_which_models_are_refused(monkeypatch):
     """Weights, gradients, EMA and two moments of Adam: 20 bytes for each of the weights."""
     space, _ = small_data.make("real")
     config = registry.find("made").smallest_config(space)
@@ -264,17 +289,41 @@ def test_memory_decides_which_models_are_refused():
     buffers = sum(b.numel() * b.element_size() for b in config.build(space).buffers())
 
     def build(available):
-        torch.manual_seed(0)
-        train_config = TrainConfig(ema_decay=0.9)
-        return built_within(available, lambda: config.build(space), "made", train_config)
+        def new():
+            torch.manual_seed(0)
+            return config.build(space)
+
+        return built_within(available, new, config, space, {}, TrainConfig(ema_decay=0.9))
 
     torch.manual_seed(0)
     plain, state = config.build(space).state_dict(), torch.get_rng_state()
-    fits = build(20 * count + 2 * buffers + 1000).state_dict()
-    torch.testing.assert_close(dict(fits), dict(plain), rtol=0, atol=0)
+    for least in (module.SMALL_MODEL, 100):  # built at once, and from shapes before
+        monkeypatch.setattr(module, "SMALL_MODEL", least)
+        fits = build(20 * count + 2 * buffers + 1000).state_dict()
+        torch.testing.assert_close(dict(fits), dict(plain), rtol=0, atol=0)
+        assert torch.equal(torch.get_rng_state(), state)
+        with pytest.raises(UsageError, match="GB"):
+            build(20 * count - 1)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
+def test_every_model_can_be_built_from_shapes(name):
+    """As far as shapes allow, in the default size; what is read is computed or assumed."""
+    space, _ = small_case(name)
+    config = registry.find(name).defaults(space).config
+    sizes = []
+
+    def needed(model, gauge):
+        sizes.append(sum(bytes_of(p) for p in model.parameters()))
+        return gauge.now
+
+    state = torch.get_rng_state()
+    check_shapes(config, space, {}, needed, 10**12)
     assert torch.equal(torch.get_rng_state(), state)
-    with pytest.raises(UsageError, match="GB"):
-        build(20 * count - 1)
+    with pytest.raises(TooLargeError):
+        check_shapes(config, space, {}, needed, 100)
+    count = sum(p.numel() for p in config.build(space).parameters())
+    assert sizes in ([4 * count], [])
 
 
 def test_sizes_that_spare_the_check_tell_the_weights_of_every_model():
