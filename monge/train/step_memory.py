@@ -70,8 +70,9 @@ def step_memory(
     """Peak bytes of batches, activations and gradients in one step of these updates, whose batches
     are cut into `pieces`. Neither the model nor torch's random state changes."""
     gradients = sum(bytes_of(param) for own in updates for param in own.params)
-    tried = copy.deepcopy(model)
-    peak = 0
+    tensors = (*model.parameters(), *model.buffers())
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    tried, peak = copy.deepcopy(model), 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
@@ -79,19 +80,22 @@ def step_memory(
                 count = len(rows) if own.whole else batch_size
                 count = math.ceil(count / pieces) if own.params else count
                 others = gradients - sum(map(bytes_of, update.params))
-                peak = max(peak, others + update_peak(update, rows, count, precision))
+                peak = max(peak, others + update_peak(update, rows, count, precision, device))
         except REFUSED:
             return StepMemory(gradients, is_lower_bound=True)
     return StepMemory(peak)
 
 
-def update_peak(update: Update, rows: RowSource, count: int, precision: str) -> int:
+def update_peak(
+    update: Update, rows: RowSource, count: int, precision: str, device: torch.device
+) -> int:
     """Peak bytes of an update of `count` rows, with the gradients of its parameters."""
     sizes = tried_sizes(count, update.whole)
-    found = peak_of([tried(update, rows, size, precision) for size in sizes], sizes, count)
-    if sizes == [count] or found > LITTLE:
-        return found
-    return tried(update, rows, count, precision).peak
+    found = [measure(update, rows, size, precision, device) for size in sizes]
+    peak = peak_of(found, sizes, count)
+    if sizes == [count] or peak > LITTLE:
+        return peak
+    return measure(update, rows, count, precision, device).peak
 
 
 def tried_sizes(count: int, whole: bool) -> list[int]:
@@ -102,16 +106,16 @@ def tried_sizes(count: int, whole: bool) -> list[int]:
     return [small, large] if large < count else [count]
 
 
-def tried(update: Update, rows: RowSource, count: int, precision: str) -> MemoryGauge:
+def measure(
+    update: Update, rows: RowSource, count: int, precision: str, device: torch.device
+) -> MemoryGauge:
     """The memory of an update of `count` rows."""
     gauge = MemoryGauge()
     torch.manual_seed(0)
     with gauge:
         for param in update.params:  # the gradients of the step before
             param.grad = torch.empty_like(param)
-        batch = rows.batch(widest(rows, count).repeat(update.batches), train=True)
-        if update.params:
-            batch = batch.sent_to(update.params[0].device)
+        batch = rows.batch(widest(rows, count).repeat(update.batches), train=True).sent_to(device)
         compute(update, replace(batch, step=0), precision)
     gauge.numbers.clear()  # what is freed from now on does not count
     return gauge
@@ -120,7 +124,7 @@ def tried(update: Update, rows: RowSource, count: int, precision: str) -> Memory
 def widest(rows: RowSource, count: int) -> Tensor:
     """The indices of `count` rows: the longest ones, or evenly spaced ones if all are as long."""
     if rows.lengths is not None:
-        return rows.lengths.amax(1).argsort(descending=True, stable=True)[:count]
+        return rows.lengths.amax(1).topk(count).indices
     return torch.arange(count) * len(rows) // count
 
 
