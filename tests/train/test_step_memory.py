@@ -80,20 +80,22 @@ SEQUENCES = [
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_rows_of_any_length_count_as_the_longest(name):
+def test_the_longest_rows_of_a_split_decide(name):
     """On levels or, for models that take none, on the first kind that they take: a length means
     the same whatever the values are."""
     kinds = [kind for kind in small_data.SEQUENCES if kind in registry.entry(name).events]
-    space, batch = small_data.sequence(kinds[0], 200)
+    space, batch = small_data.sequence(kinds[0], 64)
     model_class = registry.find(name)
     torch.manual_seed(0)
     model = model_class.smallest_config(space).build(space)
-    train_config = replace(model_class.defaults(space).train, batch_size=100)
-    cost = estimate(model, small_data.Rows(batch), train_config, timed=False)
-    full = replace(batch, length=torch.full_like(batch.length, small_data.LONGEST))
-    same = estimate(model, small_data.Rows(full), train_config, timed=False)
+    train_config = replace(model_class.defaults(space).train, batch_size=32)
+    long = torch.arange(64) % 2 == 1
+    length = torch.where(long, small_data.LONGEST, batch.length.flatten().clamp_max(3))
+    rows = replace(batch, x=batch.x.clamp(0, 2), length=length.reshape(batch.length.shape))
+    cost = estimate(model, small_data.Rows(rows), train_config, timed=False)
+    same = estimate(model, small_data.Rows(rows[long]), train_config, timed=False)
     assert not cost.is_lower_bound
-    assert cost == same
+    assert cost.working == same.working
 
 
 @pytest.mark.parametrize(
@@ -307,9 +309,12 @@ def test_memory_decides_which_models_are_refused(monkeypatch):
             build(20 * count - 1)
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
-def test_every_model_can_be_built_from_shapes(name):
-    """As far as shapes allow, in the default size; what is read is computed or assumed."""
+@pytest.mark.parametrize(
+    "name",
+    ["autoregressive.made", "flow.coupling", "latent.vae", "diffusion.ddpm", "sequence.seq2seq"],
+)
+def test_models_are_built_from_shapes(name):
+    """In the default size; what is read is computed or assumed."""
     space, _ = small_case(name)
     config = registry.find(name).defaults(space).config
     sizes = []
@@ -322,9 +327,9 @@ def test_every_model_can_be_built_from_shapes(name):
     check_shapes(config, space, {}, needed, 10**12)
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(TooLargeError):
-        check_shapes(config, space, {}, needed, 100)
+        check_shapes(config, space, {}, needed, 1000)
     count = sum(p.numel() for p in config.build(space).parameters())
-    assert sizes in ([4 * count], [])
+    assert sizes == [4 * count]
 
 
 class Reader:
