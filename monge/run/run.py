@@ -316,7 +316,7 @@ class Run(SavedRun):
 
     @cached_property
     def cost(self) -> Cost:
-        """Parameters and memory of training here; the model is not run."""
+        """Parameters and memory of training here, from losses of few rows."""
         return self.estimate_cost()
 
     def estimate_cost(self, timed: bool = False) -> Cost:

@@ -28,7 +28,7 @@ from ..data.frames import is_frame
 from ..data.loading import open as open_data
 from ..registry import entries, find, is_named, join_with_or
 from ..train import checkpoint
-from ..train.step_memory import check_model_memory
+from ..train.step_memory import built_within
 from . import storage
 
 if TYPE_CHECKING:
@@ -114,11 +114,15 @@ def build(
     parts = {field: SavedRun(where, compute).model for field, where in helpers.items()}
     for part in parts.values():
         part.requires_grad_(False)
-    if train_config is not None and most_weights(config, space) > ALWAYS_SMALL:
-        check_model_memory(config, space, parts, train_config, available())
-    with torch.random.fork_rng(devices=[]):
+
+    def new() -> Model:
         torch.manual_seed(derive_seed(seed, "weights"))
-        return config.build(space, *([parts] if parts else [])).to(device)
+        return config.build(space, *([parts] if parts else []))
+
+    with torch.random.fork_rng(devices=[]):
+        if train_config is not None and most_weights(config, space) > ALWAYS_SMALL:
+            return built_within(available(), new, config, space, parts, train_config).to(device)
+        return new().to(device)
 
 
 def most_weights(config: Config, space: Space) -> int:

@@ -1,7 +1,7 @@
 """The cost of a fit, estimated before it starts: parameters, memory and, on request, time.
 
-Parameters and memory come from shapes alone (see `step_memory`); where the shapes of a step depend
-on its values, its memory is a lower bound unless steps are timed.
+Memory comes from steps of few rows (see `step_memory`); where a loss refuses those, it is a lower
+bound unless steps are timed.
 
 Timed steps run on a model that is discarded afterwards. A step is a pure function of the seed, its
 number and the state before it, so they leave no trace in the fit. Updates that use the whole
@@ -89,11 +89,11 @@ def estimate(
     timed: bool = True,
 ) -> Cost:
     """The cost of fitting the model to these rows. With `timed`, a few steps run, and `model` must
-    not be used afterwards; otherwise nothing is computed and
+    not be used afterwards; otherwise a copy of it computes losses of few rows, and
     `Cost.seconds_per_step` is None."""
     updates, _ = trainable_updates(model, train_config)
     batches = epoch_batches(len(rows), train_config)
-    # Tracing shapes takes longer than most fits in closed form, so those have a lower bound only.
+    # Trying few rows takes longer than most fits in closed form, so those have a lower bound only.
     working = StepMemory(0, is_lower_bound=True)
     if timed or any(update.params for update in updates):
         working = step_memory(

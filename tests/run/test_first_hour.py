@@ -188,7 +188,7 @@ def test_loss_and_held_out_value_have_one_unit_and_one_sign(terms, kind, shown):
 
 
 def test_a_flow_is_fitted_after_its_memory_was_estimated():
-    """Nothing of the trace of shapes stays behind."""
+    """Nothing of what was tried stays behind."""
     view = data.open(weather().drop(columns=["date", "weather"])).view()
     model = registry.find("flow.cnf").smallest_config(view.space).build(view.space)
     rows = view.split("train")

@@ -22,6 +22,7 @@ from monge.train.batch_sampler import BatchSequence, EpochBatches, block_rows, b
 from monge.train.budget import Budget
 from monge.train.cost_description import describe_cost, describe_cost_dict, duration, size
 from monge.train.cost_estimate import Cost
+from monge.train.model_shapes import one_each, one_slice
 from monge.train.optimiser import (
     check_slots,
     flush_denormals,
@@ -36,14 +37,7 @@ from monge.train.optimiser import (
     schedule_length,
     unpack,
 )
-from monge.train.step_memory import (
-    TooLargeError,
-    is_too_large,
-    one_each,
-    one_slice,
-    state_slots,
-    step_memory,
-)
+from monge.train.step_memory import TooLargeError, is_too_large, state_slots, step_memory
 from monge.train.trainer import Trainer, refuse_weights
 
 

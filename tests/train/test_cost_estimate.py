@@ -57,24 +57,30 @@ def test_the_cost_counts_parameters_steps_and_bytes():
     assert Cost.from_dict(cost.to_dict()) == cost
 
 
-def test_without_timing_nothing_is_computed():
-    """Memory is that of the shapes: a product that is never computed cannot be too large."""
+def test_a_step_that_needs_much_memory_is_not_computed_before_a_fit():
+    """Its memory is that of a whole batch nevertheless: 1000 rows of 10**5 columns."""
     model, rows, train_config = subject(TrainConfig(batch_size=1000))
-    model.loss = lambda batch: {
-        "large": (model.net(batch.x) @ batch.x.new_empty(256, 10**9)).sum(1)
-    }
+    wide = torch.zeros(256, 10**5)
+    seen: list[int] = []
+
+    def loss(batch):
+        seen.append(len(batch))
+        return {"large": (model.net(batch.x) @ wide).sum(1)}
+
+    model.loss = loss
     cost = estimate(model, rows, train_config, timed=False)
+    assert max(seen) == 250
     assert (cost.seconds_per_step, cost.epoch, cost.parameters) == (
         None,
         None,
         256 * model.space.dims,
     )
-    assert cost.working > 4 * 1000 * 10**9
+    assert 4 * 1000 * 10**5 < cost.working < 5 * 1000 * 10**5
     assert Cost.from_dict(cost.to_dict()) == cost
     assert cost.steps(Budget.read("3steps")) == 3
 
 
-def test_shapes_and_measurement_agree_on_memory():
+def test_statement_and_measurement_agree_on_memory():
     model, rows, train_config = subject(TrainConfig(batch_size=100))
     measured = trial(model, rows, train_config, 0, "fp32")[1]
     assert estimate(model, rows, train_config, timed=False).working == pytest.approx(
@@ -97,8 +103,8 @@ def test_full_batch_updates_are_tried_on_few_rows(monkeypatch):
     seen = []
     model.loss = lambda batch, plain=model.loss: seen.append(len(batch)) or plain(batch)
     cost = estimate(model, rows, train_config)
-    # shapes of all rows, and timed on some and on a quarter of them to see how the time grows
-    assert set(seen) == {1000, 50, 12}
+    # memory of few rows and then of all, and time of some and of a quarter of them
+    assert set(seen) == {32, 64, 1000, 50, 12}
     assert cost.epoch_steps == 1
     some = FirstRows(rows, 3)
     assert some.batch(torch.tensor([2])).row.tolist() == [len(rows) - 1]
