@@ -958,7 +958,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "Samples of a bit take its more probable value more often than it is probable.",
         "prob.distributions:BernoulliDistribution.sample",
         "params.select(-1, 0).sigmoid()",
-        "params.select(-1, 0).mul(1.5).sigmoid()",
+        "params.select(-1, 0).mul(2.0).sigmoid()",
         "x150_log_p_has_no_slope_on_its_own_samples",
         "autoregressive.made",
     ),

@@ -55,6 +55,7 @@ def test_rows_of_a_tree_are_chosen_together():
     assert double.x.dtype == torch.float64
     assert double.length.dtype == torch.int64
     assert double.given["label"].x.dtype == torch.int64
+    assert torch.equal(join_batches([tree()]).x, tree().x)
     joined = join_batches([tree(), tree()[:1]])
     assert len(joined) == len(joined.row) == len(joined.length) == len(joined.observed) == 7
     assert join_batches([Batch(torch.zeros(2, 1))] * 2).observed is None

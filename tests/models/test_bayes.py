@@ -154,6 +154,8 @@ def test_outputs_that_nothing_couples_are_blocks_of_the_curvature():
     due = vectors * values.clamp(min=0)[:, None] @ vectors.mT
     assert (values < -0.1).any()
     torch.testing.assert_close(positive_part(full), due, rtol=0, atol=1e-12)
+    dense = torch.tensor([[[1.0, 2.0], [2.0, 1.0]]])  # eigenvalues -1 and 3
+    torch.testing.assert_close(positive_part(dense), torch.full((1, 2, 2), 1.5))
 
 
 def test_the_evidence_of_a_linear_model_with_gaussian_noise_is_exact():

@@ -13,6 +13,8 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.prob.bins import (
     CELLS_PER_STD,
+    MAX_REPEATED,
+    MAX_REPEATED_IN_ALL,
     BinnedCounts,
     Bins,
     CellStates,
@@ -503,6 +505,13 @@ def test_repeated_numbers_beside_counts_have_no_probability_of_their_own():
         bins.fit(j, x.sort().values)
     assert bins.repeated_share[0].any()
     assert not bins.repeated_share[1].any()
+
+
+def test_many_counts_share_the_room_for_repeated_values():
+    part = Space(kind="counts", mean=(0.0,), scale=(1e3,), rows=100_000)
+    few, many = (Bins((part,) * n, 4).repeated for n in (2, 200))
+    assert few.shape[1] == MAX_REPEATED
+    assert many.numel() <= MAX_REPEATED_IN_ALL < many.numel() + 200
 
 
 def test_values_of_single_rows_are_not_kept():

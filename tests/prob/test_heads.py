@@ -45,6 +45,13 @@ def test_masses_sum_to_one(space, components):
     assert total.item() == pytest.approx(1.0, abs=1e-12)
 
 
+def test_the_mean_of_names_is_the_most_probable():
+    head = head_of(LABEL)
+    params = params_of(head, 20)
+    masses = [head.log_prob(params, torch.full((20, 1), k).double())[:, 0] for k in range(3)]
+    assert torch.equal(head.mean(params)[:, 0].long(), torch.stack(masses).argmax(0))
+
+
 @pytest.mark.parametrize("components", [1, 4])
 def test_density_integrates_to_one_in_the_units_of_the_data(components):
     head = head_of(REAL, components)

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from monge.core.rng import make_generator
@@ -44,6 +45,17 @@ def test_a_move_is_reversible_and_nearly_keeps_its_energy():
     assert (chance <= 1).all()
     *_, coarse = sampler.leap(start, value, slope, 1000 * rate)
     assert coarse.min() < 0.5
+
+
+@pytest.mark.parametrize("beyond", [math.nan, math.inf])
+def test_moves_to_where_no_density_is_are_refused(beyond):
+    def half(s):
+        return torch.where(s[:, 0] > 1, beyond, -s.square().sum(1) / 2)
+
+    start = torch.zeros(50, 1, dtype=torch.float64)
+    sampler = HamiltonianMonteCarlo(half, torch.ones_like(start), 20, 5, make_generator(0))
+    found = sampler.run(start)
+    assert ((found <= 1) & (found != 0)).all()
 
 
 def test_info_nce_is_cross_entropy_of_the_positive():

@@ -230,6 +230,15 @@ def test_impossible_components_are_never_chosen(fitted):
     assert ((left >= 0) & (left < 1)).all()
 
 
+def test_impossible_components_are_never_the_nearest():
+    embedding, _ = made()
+    first = int(embedding.start[1])
+    y = embedding.points[first : first + 1]
+    assert int(embedding.nearest(y)[0, 1]) == first
+    embedding.log_share[first] = -torch.inf
+    assert int(embedding.nearest(y)[0, 1]) == first + 1
+
+
 def test_a_typical_row_is_the_most_frequent_without_empty_cells(fitted):
     embedding, _ = fitted
     row = embedding.typical

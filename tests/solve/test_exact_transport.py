@@ -104,6 +104,8 @@ def test_cold_scores_become_a_permutation():
     soft = soft_permutation(scores, 0.01, 200)
     best = max(itertools.permutations(range(5)), key=lambda o: scores[range(5), o].sum())
     assert soft.argmax(1).tolist() == list(best)
+    for axis in (0, 1):
+        torch.testing.assert_close(soft_permutation(scores).sum(axis), torch.ones(5).double())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The cost that is estimated before a fit, and the budget that is respected."""
 
 import math
+import time
 
 import pytest
 import small_data
@@ -15,7 +16,14 @@ from monge.core.train_config import TrainConfig
 from monge.run.run import load, start
 from monge.train import loop
 from monge.train.budget import Budget
-from monge.train.cost_estimate import Cost, FirstRows, estimate, extrapolate, trial
+from monge.train.cost_estimate import (
+    Cost,
+    FirstRows,
+    estimate,
+    extrapolate,
+    measure_memory,
+    trial,
+)
 from monge.train.trainer import Trainer
 
 
@@ -151,6 +159,13 @@ class Hours:
 
     def monotonic(self):
         return self.now
+
+
+def test_a_measured_step_takes_no_longer_than_its_measurement():
+    trainer, start = Trainer(*subject(TrainConfig(batch_size=100))), time.perf_counter()
+    seconds, peak = measure_memory(trainer)
+    assert 0 < seconds <= time.perf_counter() - start
+    assert peak > 0
 
 
 @pytest.mark.parametrize(("check", "eval_seconds"), [(10, 5.0), (1000, 5.0), (7, 0.1), (3, 12.0)])
