@@ -21,7 +21,7 @@ from ..core.abilities import CanSample, CanStream, Given, HasLikelihood, Likelih
 from ..core.batch import Batch, as_batch, broadcast_conditions
 from ..core.config import Config as BaseConfig
 from ..core.config import Range
-from ..core.model import Model
+from ..core.model import Model, is_exporting
 from ..core.space import Space
 from ..nn.autoregressive.incremental import EntryStepper
 from ..nn.inputs.sequence import ColumnEmbedding, EntryEmbedding, SequenceContext
@@ -171,7 +171,7 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         """Zero at steps that do not exist."""
         rows = self.to_steps(batch)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or is_exporting():  # lengths are not known in a trace
             found = self.scored(rows)
         else:
             found = torch.zeros_like(rows.x)

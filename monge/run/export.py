@@ -194,6 +194,8 @@ def refusal(name: str, what: str, wanted: str, error: Exception) -> UsageError:
     while first.__cause__ is not None:  # what torch says last is only that it failed
         first = first.__cause__
     reason = str(first).strip().partition("\n")[0] or type(first).__name__
+    if "data-dependent" in reason:
+        reason = "its steps depend on the values of a row"
     return UsageError(
         f"{name} cannot be exported to {what} on such data: expected a network that {wanted} "
         f"exactly, found one that it does not ({reason.rstrip('.')}); use `monge serve`"

@@ -30,7 +30,7 @@ from ...core.abilities import (
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import MAX_STEPS, Range
 from ...core.config import Config as BaseConfig
-from ...core.model import Model
+from ...core.model import Model, is_exporting
 from ...core.space import Space
 from ...prob.decoding import StepDecoder, SymbolSampling, beam_search, sample_symbols
 from ...prob.distributions import sample_categorical
@@ -182,6 +182,9 @@ class EncoderDecoderModel(
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         """Zero at steps that do not exist."""
         x, exist = self.rows(batch)
+        if is_exporting():  # lengths are not known while a network is traced
+            log_p = self.parameters_of_conditionals(batch, member).log_softmax(-1)
+            return log_p.gather(2, x[..., None])[..., 0] * exist
         source = self.source_of(batch)
         pieces, order = [], exist.sum(1).argsort(descending=True)
         while len(order):
