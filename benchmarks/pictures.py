@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import monge
-from benchmarks.results import keep
+from benchmarks import results
 from monge.core.abilities import HasLikelihood, HasMarginals
 from monge.core.batch import Batch
 from monge.evaluate.energy_distance import energy
@@ -96,7 +96,9 @@ def main() -> None:
         print(title, {key: round(value, 4) for key, value in found.items()}, flush=True)
         values |= {f"{title}_{key}": value for key, value in found.items()}
     if asked.keep:
-        keep(asked.keep, values, note=f"{asked.samples} samples of each, {asked.split} rows")
+        results.keep(
+            asked.keep, values, note=f"{asked.samples} samples of each, {asked.split} rows"
+        )
 
 
 if __name__ == "__main__":

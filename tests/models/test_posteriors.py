@@ -29,7 +29,8 @@ from monge.prob.distributions import GaussianMixture
 BITS = Space(kind="binary", shape=(6,), mean=(0.5,))
 SMALL = DenseEncoderDecoder.Config(width=8, depth=1)
 FLOW = IAFPosterior.Config(steps=2, context=3, maps=MaskedMLP.Config(width=12, depth=1))
-FAMILIES = [FactorisedPosterior.Config(), FullCovariancePosterior.Config(), FLOW]
+NARROW = FactorisedPosterior.Config(initial_scale=0.05)
+FAMILIES = [FactorisedPosterior.Config(), NARROW, FullCovariancePosterior.Config(), FLOW]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -74,6 +75,12 @@ def test_a_density_is_that_of_the_jacobian(config):
     density = torch.distributions.Normal(0.0, 1.0).log_prob(noise).sum()
     found = posterior.reparameterise(h, noise[None, None])[1].sum()
     torch.testing.assert_close(found, density - torch.linalg.slogdet(jacobian)[1])
+
+
+def test_a_factorised_posterior_starts_at_its_scale():
+    posterior: FactorisedPosterior = NARROW.build(4)
+    h, noise = torch.zeros(1, posterior.width).double(), normal(1, 1, 4)
+    torch.testing.assert_close(posterior.reparameterise(h, noise)[0], 0.05 * noise)
 
 
 def test_a_full_covariance_has_the_rate_of_a_gaussian():

@@ -125,7 +125,8 @@ class FactorisedPosterior(Posterior):
 
     def __init__(self, config: Config, latent: int) -> None:
         super().__init__()
-        self.width, self.initial = 2 * latent, math.log(config.initial_scale)
+        self.width = 2 * latent
+        self.initial = MAX_LOG_SCALE * math.atanh(math.log(config.initial_scale) / MAX_LOG_SCALE)
 
     def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale = self.split(h)

@@ -279,7 +279,7 @@ class LatentDiffusion(Model, HasTerms, CanSample, CanEncode, CanDecode, CanDiagn
             vae = replace(vae, **grid_settings(space))
         codes = code_space(build_vae(vae, space), space)
         if not has_fine_codes(space):
-            prior = prior_class(PRIOR).defaults(codes).config
+            prior: Any = prior_class(PRIOR).defaults(codes).config
             train = TrainConfig(batch_size=64, ema_decay=0.998)
             return Defaults(cls.Config(vae=vae, prior=prior), train)
         # Errors of all noise levels count alike, as in pictures; the bound asks for details first.
@@ -314,7 +314,7 @@ def grid_settings(space: Space) -> dict[str, object]:
     if not has_fine_codes(space):
         return found
     # Most of a picture is in its codes: a narrow posterior, and networks that are nearly linear.
-    posterior = FactorisedPosterior.Config(initial_scale=0.05)
+    posterior = FactorisedPosterior.Config(initial_scale=0.055)
     net = GridEncoderDecoder.Config(widths=widths, depth=0)
     return {**found, "net": net, "posterior": posterior, "anneal": FINE_ANNEAL}
 
