@@ -25,8 +25,8 @@ table in a sentence.
 Since then flows and diffusion decide first which cells are empty (`optional_first`). Largest
 column on titanic, seeds 0 and 1: coupling after 500 steps 2.82, 1.85 before and 0.75, 0.18 after,
 ddpm after 800 steps 3.00, 2.30 before and 0.76, 2.60 after; on airquality ddpm after 400 steps
-1.33 and 0.61. Most of it was one mechanism: columns of samples depend on one another less than those of
-rows, so that a column that is mostly empty and follows from others is so too often.
+1.33 and 0.61. Most of it was one mechanism: columns of samples depend on one another less than
+those of rows, so that a column that is mostly empty and follows from others is so too often.
 """
 
 from __future__ import annotations
