@@ -9,7 +9,8 @@ counts   one component for each run of whole numbers (`Bins`), on a line in thei
 reals    one component for "a number", one for each atom, with the points of as many names, and
          beside them the number itself, y = g(x) (`MarginalMap`), which is 0 where there is none.
 
-An empty cell is one more component of its column. So a row has a vector of `width` numbers, and
+An empty cell is one more component of its column, whose point may be farther from the others. So a
+row has a vector of `width` numbers, and
 what the vector does not hold of the row has the log-density `detail`:
 $\log p(x) = \log p(\text{components}, y) + \text{detail}(x)$ with
 $\text{detail}(x) = \sum_{counts} \log p(x_i \mid \text{run}) + \sum_{numbers} \log g'(x_i)$.
@@ -57,14 +58,24 @@ def name_points(size: int) -> Tensor:
     return NAME_DISTANCE * 0.5**0.5 * points / points.norm(dim=1, keepdim=True)
 
 
-def column_points(part: Space) -> Tensor:
+def state_points(size: int, empty_distance: float) -> Tensor:
+    """Points of `size` names, the last of which, the empty cell, has this distance from others."""
+    points, ratio = name_points(size), empty_distance / NAME_DISTANCE
+    if size == 2:
+        return ratio * points
+    points[-1] *= (2 * ratio**2 - 1) ** 0.5  # the others are at right angles
+    return points
+
+
+def column_points(part: Space, empty_distance: float = NAME_DISTANCE) -> Tensor:
     """The points of the components of a column, (K, dims); the place of a run on its line and
     the number of a real, its first dimensions, are left 0."""
+    away = empty_distance if part.optional else NAME_DISTANCE
     if part.kind in ("binary", "label"):
-        return name_points(2 if part.kind == "binary" else part.size)
+        return state_points(2 if part.kind == "binary" else part.size, away)
     if part.kind == "real":
         states = 1 + len(part.atoms) + part.optional
-        axes = name_points(states) if states > 1 else torch.zeros(1, 0)
+        axes = state_points(states, away) if states > 1 else torch.zeros(1, 0)
         return torch.cat([torch.zeros(states, 1), axes], 1)
     if part.kind not in ("counts", "levels"):
         raise DataError(
@@ -73,7 +84,7 @@ def column_points(part: Space) -> Tensor:
         )
     if not part.optional:
         return torch.zeros(RUNS, 1)
-    flag = name_points(2)[[0] * RUNS + [1]]
+    flag = state_points(2, away)[[0] * RUNS + [1]]
     return torch.cat([torch.zeros(RUNS + 1, 1), flag], 1)
 
 
@@ -95,12 +106,13 @@ class RowEmbedding(nn.Module):
     number_components: Tensor  # (R,): the components "a number"
     first_component: Tensor  # (width,): the first component of the column of each dimension
     empty: Tensor  # (components,): which of them are empty cells
+    in_optional: Tensor  # (components,): which of them are of columns that may be empty
     atoms: Tensor  # (R, most atoms), NaN where there are fewer
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, empty_distance: float = NAME_DISTANCE) -> None:
         super().__init__()
-        self.parts = space.parts
-        tables = [column_points(part) for part in self.parts]
+        self.parts, self.empty_distance = space.parts, empty_distance
+        tables = [column_points(part, empty_distance) for part in self.parts]
         sizes = torch.tensor([len(table) for table in tables])
         axes = torch.tensor([table.shape[1] for table in tables])
         self.components, self.width = int(sizes.sum()), int(axes.sum())
@@ -123,6 +135,7 @@ class RowEmbedding(nn.Module):
             "number_components": number_components,
             "first_component": start.repeat_interleave(axes),
             "empty": empty,
+            "in_optional": torch.tensor(optional).repeat_interleave(sizes),
             "members": nn.functional.one_hot(columns.repeat_interleave(sizes)).float(),
             "atoms": padded_atoms([self.parts[i] for i in self.reals]),
         }
@@ -150,7 +163,8 @@ class RowEmbedding(nn.Module):
 
     def place(self, cells: Tensor) -> None:
         """Set points and shares for these numbers of training cells, (components,)."""
-        points = torch.block_diag(*map(column_points, self.parts)).to(self.points)
+        tables = [column_points(part, self.empty_distance) for part in self.parts]
+        points = torch.block_diag(*tables).to(self.points)
         live = torch.ones_like(self.log_share, dtype=torch.bool)
         for j, i in enumerate(self.counts):
             assert self.runs is not None, "counts have runs"

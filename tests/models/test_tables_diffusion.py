@@ -114,6 +114,59 @@ def test_the_last_step_sums_to_one(deviation):
     assert everything.item() == pytest.approx(1, abs=2e-4)
 
 
+@pytest.mark.parametrize("model_class", [DDPM, ScoreSDE])
+def test_what_is_empty_is_decided_first_and_by_its_rate(model_class):
+    """Whatever the network says: where only noise is left, cells are empty as often as in training
+    rows, and where names are not yet resolved, whether a cell is empty is."""
+    space, batch = table()
+    config = replace(model_class.smallest_config(space), optional_first=True)
+    torch.manual_seed(0)
+    model = config.build(space).double().eval()
+    model.initialise_from_data(batch)
+    with torch.no_grad():
+        for param in model.net.parameters():
+            param.add_(0.5 * torch.randn_like(param))
+    rows, n = model.units.rows, 500
+    y, share = model.units.to_units(batch.x[:n]), rows.log_share.exp()
+    noise = torch.randn(n, rows.width, generator=make_generator(0)).double()
+
+    def probabilities(log_snr: float) -> Tensor:
+        level = torch.full((n,), log_snr).double()
+        conditions = model.condition_encoder.empty(n)
+        with torch.no_grad():
+            return model.predict_noised(y, noise, level, conditions).components
+
+    far = (probabilities(-24.0) - share).abs().amax(0)
+    optional = rows.in_optional
+    assert float(far[optional].max()) < 0.02
+    assert float(far[~optional].max()) > 0.2
+    names = rows.column == NAME
+    sure = probabilities(-1.0)[:, names][:, -1]
+    truth = batch.x[:n, NAME] == 2
+    assert float(((sure > 0.5) == truth).double().mean()) > 0.97
+
+
+def test_drawn_rows_have_the_probabilities_and_the_numbers_of_the_estimate():
+    space, batch = table()
+    units = EmbeddedRowUnits(space, optional_first=True).double()
+    units.fit(batch.x)
+    n, rows = 20_000, units.rows
+    logits = 0.5 * torch.randn(rows.components, generator=make_generator(1)).double()
+    p = rows.softmax((logits + rows.log_share)[None]).expand(n, -1)
+    number = int(rows.number_components[0])
+    x0 = (p @ rows.points).index_fill(1, rows.number_axes, 0.4 * float(p[0, number]))
+    y = units.draw(x0, p, torch.randn(n, rows.width, generator=make_generator(2)).double())
+    cells = rows.nearest(y)
+    found = torch.zeros(rows.components).double()
+    found.index_add_(0, cells.flatten(), torch.ones(cells.numel()).double())
+    error = (p[0] * (1 - p[0]) / n).sqrt()
+    assert bool(((found / n - p[0]).abs() <= 5 * error).all())
+    here = cells[:, AMOUNT] == number
+    values = y[here][:, rows.number_axes[0]]
+    torch.testing.assert_close(values, torch.full_like(values, 0.4), rtol=1e-4, atol=1e-4)
+    assert not y[~here][:, rows.number_axes[0]].any()
+
+
 @pytest.mark.parametrize("model_class", MODELS)
 def test_a_network_of_zeros_is_the_model_of_independent_columns(model_class):
     space, batch = table()

@@ -99,6 +99,24 @@ def test_points_of_names_are_apart():
         column_points(Space(kind="tokens", shape=(3,), size=4, name="town"))
 
 
+def test_an_empty_cell_is_farther_from_values_than_they_are_from_one_another():
+    for part in COLUMNS:
+        near, far = column_points(part), column_points(part, 6.0)
+        if not part.optional:
+            assert torch.equal(near, far)
+            continue
+        away = torch.cdist(far[-1:], far[:-1])[0]
+        torch.testing.assert_close(away, torch.full_like(away, 6.0))
+        assert torch.equal(
+            near[:-1, :1], far[:-1, :1]
+        )  # the line of a count, the number of a real
+        torch.testing.assert_close(torch.pdist(near[:-1]), torch.pdist(far[:-1]))
+    name = Space(kind="label", size=4, optional=True)
+    torch.testing.assert_close(
+        torch.pdist(column_points(name, 6.0)), torch.tensor([2.0, 2.0, 6.0, 2.0, 6.0, 6.0])
+    )
+
+
 def test_shares_are_smoothed_counts_and_points_have_mean_zero(fitted):
     embedding, x = fitted
     count = embedding.components_of(x).flatten().bincount(minlength=embedding.components)

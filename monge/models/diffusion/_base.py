@@ -138,6 +138,9 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         """What the network predicts: x0, noise, score, velocity, or residual, the part of x that
         an entry's own noisy value does not determine, which for tables is that of the logits of
         names. Each determines the others; they differ in their initialisation and weighting."""
+        optional_first: bool = False
+        """Tables: whether a cell is empty is decided at more noise than what other cells hold, so
+        that how often it is does not depend on how well these are modelled."""
 
     class LikelihoodConfig(BaseConfig):
         method: Literal["bound", "consistency", "ode"] = "bound"
@@ -160,7 +163,10 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         self.name = type(self).__name__.lower()
-        self.units, self.condition_encoder = units_of(space), ConditionEncoder(space)
+        self.units, self.condition_encoder = (
+            units_of(space, config.optional_first),
+            ConditionEncoder(space),
+        )
         outputs, residual = 2 if self.learns_variance else 1, config.target == "residual"
         self.entrywise = self.units.denoiser() if residual else None
         guess = residual and self.entrywise is not None and self.entrywise.gives_guess
@@ -185,7 +191,7 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
             conditions = self.condition_encoder.empty(len(z))
         alpha, sigma = alpha_sigma_columns(self.schedule, log_snr)
         spread = (alpha.square() + sigma.square()).sqrt()
-        first = FirstEstimate(z / spread, None, torch.clone)
+        first = FirstEstimate(z / spread, None, lambda out: (out, None))
         if self.entrywise is not None:
             first = self.entrywise.estimate(z, alpha, sigma, conditions.allowed)
         out, share = self.net(first.z, log_snr, conditions, first.guess), None
@@ -193,7 +199,8 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
             out, share = out.chunk(2, 1)
             share = share[:, : self.units.width].sigmoid()
         if self.entrywise is not None:
-            return DenoiserPrediction(z, alpha, sigma, "x0", first.refine(out), share)
+            x0, components = first.refine(out)
+            return DenoiserPrediction(z, alpha, sigma, "x0", x0, share, components)
         kind = self.config.target
         assert kind != "residual", "the residual has an entrywise estimate"
         return DenoiserPrediction(

@@ -32,6 +32,7 @@ class DenoiserPrediction:
     of: Target
     value: Tensor
     share: Tensor | None = None  # (B, D): a learned log-variance between its two bounds
+    components: Tensor | None = None  # (B, components): of tables their probabilities
 
     @property
     def x0(self) -> Tensor:

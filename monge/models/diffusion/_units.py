@@ -28,6 +28,15 @@ $p_k \propto \pi_k\, N(z; \alpha e_k, \sigma^2 I)\, e^{f_k}$ and $\hat x = \sum_
 $p(k | z) \propto p(z_{own} | k)\, p(k | z_{others})$, the network learns how a cell depends on the
 other columns. A number has $p_{number}\, (m(z) + s(z) f)$; as it is N(0, 1), and 0 where there is
 none, its dimension is evidence of the state too.
+
+Optional columns first: whether a cell is empty is resolved at more noise than names are, since its
+point is farther away, and in such columns $f_k$ is multiplied by
+$\alpha / \sqrt{\alpha^2 + \sigma^2}$, the order of all that z says of other columns. So where only
+noise is left the rate of empty cells is that of the training rows, which a loss that weighs errors
+by the SNR learns late, and other cells are sampled given what is empty. Without it a cell that is
+mostly empty is so too often, since the columns of samples depend on one another a little less than
+those of rows (titanic's deck after 800 steps, two seeds: 3.0 and 2.3 points; with both 0.8 and
+2.6, and a bound 0.04 nats higher; farther points alone 2.5 and 3.3, the factor alone 3.5).
 """
 
 from __future__ import annotations
@@ -54,6 +63,11 @@ MAX_ENUMERATED_LEVELS = 64
 """Number of levels up to which the posterior over all of them is computed."""
 PSEUDO_ROWS = 2.0
 """Weight of the frequencies over all entries in those of one entry, in rows."""
+EMPTY_DISTANCE = 12.0
+"""Distance of the point of an empty cell from those of values, if such cells are decided first: so
+far that they are where names have a 36th of the SNR that they need."""
+MIN_SHARE = 1e-3
+"""Smallest probability of a number by which its mean is divided."""
 MIN_VARIANCE = 1e-12
 """Smallest variance, so that the gradient of its square root is finite."""
 
@@ -128,9 +142,9 @@ class EventUnits(nn.Module, abc.ABC):
         """The space of what the network reads and writes."""
 
 
-def units_of(space: Space) -> EventUnits:
+def units_of(space: Space, optional_first: bool) -> EventUnits:
     """The units of the data: embedded rows for tables, else standardised numbers."""
-    return EmbeddedRowUnits(space) if space.kind in TABLE_KINDS else Units(space)
+    return EmbeddedRowUnits(space, optional_first) if space.kind in TABLE_KINDS else Units(space)
 
 
 @dataclass(frozen=True)
@@ -139,7 +153,9 @@ class FirstEstimate:
 
     z: Tensor  # (B, W): its first input
     guess: Tensor | None  # (B, W): its second input
-    refine: Callable[[Tensor], Tensor]  # network output (B, W) to x (B, width)
+    refine: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    """Network output (B, W) to x (B, width), and to the probabilities of the components of tables,
+    (B, components)."""
 
 
 class OwnDenoiser(nn.Module, abc.ABC):
@@ -228,9 +244,14 @@ class Units(EventUnits):
 class EmbeddedRowUnits(EventUnits):
     """The vectors of rows of a table; `rows.components` components in all."""
 
-    def __init__(self, space: Space) -> None:
+    damped: Tensor  # (components,): whose residuals vanish where there is only noise
+
+    def __init__(self, space: Space, optional_first: bool = False) -> None:
         super().__init__()
-        self.space, self.rows = space, RowEmbedding(space)
+        distance = EMPTY_DISTANCE if optional_first else NAME_DISTANCE
+        self.space, self.rows = space, RowEmbedding(space, distance)
+        damped = self.rows.in_optional & optional_first
+        self.register_buffer("damped", damped, persistent=False)
         self.width, self.discrete = self.rows.width, not self.rows.reals
         continuous = torch.zeros(self.width, dtype=torch.bool)
         continuous[self.rows.number_axes] = True
@@ -270,6 +291,16 @@ class EmbeddedRowUnits(EventUnits):
         uniform = torch.special.ndtr(noise)[:, self.choice_axes]
         cells, left = self.rows.choose(self.rows.softmax(logits), uniform)
         return self.event(self.rows.decode(cells, mean + deviation * noise, left))
+
+    def draw(self, x0: Tensor, components: Tensor, noise: Tensor) -> Tensor:
+        """y (B, width) of rows whose components have these probabilities (B, components), columns
+        apart, and whose numbers are those of the estimate x0, from normal noise (B, width)."""
+        uniform, rows = torch.special.ndtr(noise)[:, self.choice_axes], self.rows
+        cells, left = rows.choose(components, uniform)
+        share = components[:, rows.number_components].clamp_min(MIN_SHARE)
+        numbers = x0[:, rows.number_axes] / share
+        y: Tensor = rows(rows.decode(cells, x0.index_copy(1, rows.number_axes, numbers), left))
+        return y
 
     @property
     def choice_axes(self) -> Tensor:
@@ -384,7 +415,7 @@ class EntrywiseDenoiser(OwnDenoiser):
     ) -> FirstEstimate:
         mean, deviation = self(z, alpha, sigma)
         spread = (alpha.square() + sigma.square()).sqrt()
-        return FirstEstimate(z / spread, mean, lambda out: mean + deviation * out)
+        return FirstEstimate(z / spread, mean, lambda out: (mean + deviation * out, None))
 
     def forward(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         if not self.units.discrete:
@@ -414,7 +445,8 @@ class ColumnDenoiser(OwnDenoiser):
     def estimate(
         self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
     ) -> FirstEstimate:
-        rows, square = self.owner[0].rows, alpha.square() + sigma.square()
+        rows, damped = self.owner[0].rows, self.owner[0].damped
+        square = alpha.square() + sigma.square()
         logits = rows.evidence(z, alpha, sigma)
         number = z[:, rows.number_axes]
         # N(z; 0, alpha^2 + sigma^2) of a number over N(z; 0, sigma^2) of none
@@ -424,12 +456,13 @@ class ColumnDenoiser(OwnDenoiser):
         if allowed is not None:
             logits = logits.masked_fill(~allowed, -torch.inf)
 
-        def refine(out: Tensor) -> Tensor:
+        def refine(out: Tensor) -> tuple[Tensor, Tensor]:
             residual, more = out.split([rows.width, rows.components], 1)
+            more = torch.where(damped, alpha / square.sqrt() * more, more)
             weight = rows.softmax(logits + more)
             mean = alpha * number / square + sigma / square.sqrt() * residual[:, rows.number_axes]
             mean = weight[:, rows.number_components] * mean
-            return (weight @ rows.points).index_add(1, rows.number_axes, mean)
+            return (weight @ rows.points).index_add(1, rows.number_axes, mean), weight
 
         inputs = torch.cat([z / square.sqrt(), rows.softmax(logits)], 1)
         return FirstEstimate(inputs, None, refine)

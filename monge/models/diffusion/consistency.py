@@ -17,7 +17,9 @@ flow of a teacher; training alone takes both from one row and one noise, which h
 gradient as the steps become small. The N times are close where v is small (Karras et al. 2022), v
 has a lognormal distribution, and N doubles as training goes on (Song & Dhariwal 2024).
 
-More steps: z_0 is noised to a time in between, and f applied again.
+More steps: z_0 is noised to a time in between, and f applied again. A name of a table, or whether
+a cell is empty, is drawn at every step with the probability that the network gives it: nearest to
+an estimate between two points would always be the more frequent one.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from ...prob.row_embedding import TABLE_KINDS
 from ._conditioning import Conditioning
 from ._guidance import unguided
 from ._ode_samplers import level
+from ._parameterisation import DenoiserPrediction
 from ._samplers import Predict, ddim, noise_like, spaced_times
 from ._students import (
     build_student,
@@ -49,6 +52,7 @@ from ._students import (
     names_teacher,
     smallest_diffusion,
 )
+from ._units import EmbeddedRowUnits
 
 LEVEL_MEAN, LEVEL_DEVIATION = -0.4, 2.0
 """Mean and standard deviation of the log of v in training: those of Song & Dhariwal for data of
@@ -98,7 +102,11 @@ class Consistency(Model, CanSample, CanStream):
 
     def consistency(self, z: Tensor, t: Tensor, conditions: Conditioning) -> Tensor:
         """f(z, t), the z_0 on the trajectory of z (B, D) at times t (B,)."""
-        prediction, start = self.diffusion.predict(z, t, conditions), t.new_zeros(())
+        return self.end(self.diffusion.predict(z, t, conditions))
+
+    def end(self, prediction: DenoiserPrediction) -> Tensor:
+        """The step of DDIM from a prediction to t = 0."""
+        start = prediction.z.new_zeros(())
         return (
             self.schedule.alpha(start) * prediction.x0
             + self.schedule.sigma(start) * prediction.noise
@@ -164,7 +172,12 @@ class Consistency(Model, CanSample, CanStream):
                 variance = noising.step(times[-1], t).forward
                 z = noising.alpha(t) / noising.alpha(times[-1]) * z
                 z = z + variance.sqrt() * noise_like(z, generator)
-            z = self.consistency(z, t.expand(n), conditions)
+            prediction = self.diffusion.predict(z, t.expand(n), conditions)
+            z = self.end(prediction)
+            if prediction.components is not None:
+                assert isinstance(self.units, EmbeddedRowUnits), "rows of a table"
+                noise, alpha = noise_like(z, generator), noising.alpha(times[-1])
+                z = alpha * self.units.draw(z / alpha, prediction.components, noise)
             yield z
 
     def noised(self, y: Tensor, noise: Tensor, t: Tensor) -> Tensor:

@@ -170,7 +170,9 @@ class DDPM(Diffusion):
         net, target, high = default_network(space), default_target(space), max_log_snr(space)
         if space.kind in TABLE_KINDS:  # names and fine numbers are resolved at different times
             schedule = NoiseSchedule.Config(shape="logsnr", high=high)
-            config = cls.Config(net=net, target=target, schedule=schedule, weight="elbo")
+            config = cls.Config(
+                net=net, target=target, schedule=schedule, weight="elbo", optional_first=True
+            )
         else:
             config = cls.Config(net=net, target=target, schedule=NoiseSchedule.Config(high=high))
         return Defaults(config, default_recipe(space))
@@ -181,4 +183,5 @@ class DDPM(Diffusion):
             net=MLPDenoiser.Config(width=32, depth=2),
             target="residual" if space.kind in TABLE_KINDS else "velocity",
             schedule=NoiseSchedule.Config(high=max_log_snr(space)),
+            optional_first=True,
         )

@@ -113,7 +113,10 @@ class ScoreSDE(Diffusion):
             shape="logsnr", family="exploding", high=max_log_snr(space)
         )
         config = cls.Config(
-            net=default_network(space), target=score_target(space), schedule=schedule
+            net=default_network(space),
+            target=score_target(space),
+            schedule=schedule,
+            optional_first=space.kind in TABLE_KINDS,
         )
         return Defaults(config, default_recipe(space))
 
@@ -126,6 +129,7 @@ class ScoreSDE(Diffusion):
             net=MLPDenoiser.Config(width=32, depth=2),
             target=score_target(space),
             schedule=schedule,
+            optional_first=True,
         )
 
 

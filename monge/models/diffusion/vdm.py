@@ -30,6 +30,7 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...prob.noise_schedule import Family, NoiseProcess, check_final_log_snr
+from ...prob.row_embedding import TABLE_KINDS
 from ._base import Diffusion, NetworkTarget, default_network, default_recipe, default_target
 from ._denoisers import MLPDenoiser
 from ._guidance import guided_predictor
@@ -230,6 +231,7 @@ class VDM(Diffusion):
             net=default_network(space, waves=2 if fine else 0),
             target=target,
             schedule=LearnedSchedule.Config(high=max_log_snr(space)),
+            optional_first=space.kind in TABLE_KINDS,
         )
         return Defaults(config, default_recipe(space))
 
@@ -238,4 +240,5 @@ class VDM(Diffusion):
         return cls.Config(
             net=MLPDenoiser.Config(width=32, depth=2),
             schedule=LearnedSchedule.Config(high=max_log_snr(space), width=4),
+            optional_first=True,
         )
