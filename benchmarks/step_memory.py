@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 import torch
@@ -40,6 +41,7 @@ DATASETS: list[tuple[str, dict[str, str]]] = [
     ("digits+edges", {}),
     ("digits+low2", {}),
     ("sentences.tsv", {"target": "target"}),
+    ("series.csv", {}),
 ]
 """Datasets and the field that a model of them is conditioned on, or predicts."""
 SENTENCES = "source\ttarget\n" + "".join(
@@ -49,6 +51,10 @@ SENTENCES = "source\ttarget\n" + "".join(
 )
 
 
+SERIES = "date,sales\n" + "".join(
+    f"{date(2020, 1, 1) + timedelta(days=day)},{100 + 20 * math.sin(day / 7) + day % 5}\n"
+    for day in range(600)
+)
 WITHIN = 0.2
 """The part of what is measured by which the statement may be off."""
 
@@ -62,6 +68,9 @@ def begin(model: str, rows: int, folder: Path) -> Iterator[tuple[str, str, Run]]
         if data.endswith(".tsv"):
             (folder / data).write_text(SENTENCES)
             data, settings = str(folder / data), ["data.sentences=source,target"]
+        elif data.endswith(".csv"):
+            (folder / data).write_text(SERIES)
+            data, settings = str(folder / data), []
         given = [fields["given"]] if "given" in fields else []
         about = {"given": given, "target": fields.get("target")}
         try:
