@@ -264,7 +264,7 @@ def result_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> i
     """Bytes of what an operation makes, from the shapes of what it takes; 0 if it writes into what
     there is, needs values, or makes few numbers, as the product of all sizes says."""
     leaves = tree_leaves((args, kwargs))
-    sizes = [leaf.numel() for leaf in leaves if isinstance(leaf, Tensor)]
+    sizes: list[float] = [leaf.numel() for leaf in leaves if isinstance(leaf, Tensor)]
     sizes += [leaf for leaf in leaves if isinstance(leaf, int | float) and leaf > 1]
     if func._schema.is_mutable or math.prod(sizes) <= MANY_NUMBERS:
         return 0
