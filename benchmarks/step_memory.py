@@ -3,8 +3,8 @@
 Each model has its default and its smallest settings on the first built-in dataset it supports.
 Measured is the peak of what torch's allocator holds during the third and fourth step
 (`torch.profiler`), the first two of fits to the whole split, above what it held before them
-without gradients; every update is due in the third. Both sides leave out weights, EMA and
-optimiser state, which are known exactly.
+without gradients; every update is due in the third, and rows that differ in length are the longest
+ones. Both sides leave out weights, EMA and optimiser state, which are known exactly.
 
     python -m benchmarks.step_memory [--only made vae] [--rows 1000] [--keep]
 """
@@ -26,7 +26,8 @@ from torch.profiler import ProfilerActivity, profile
 from monge import registry
 from monge.core.errors import MongeError
 from monge.run.run import Run, start
-from monge.train.step_memory import step_memory
+from monge.train.cost_estimate import FirstRows
+from monge.train.step_memory import step_memory, widest
 from monge.train.trainer import Trainer
 
 from .results import keep
@@ -107,6 +108,15 @@ def measured(trainer: Trainer) -> int:
     return peak
 
 
+def on_longest(trainer: Trainer) -> Trainer:
+    """The trainer, on the rows of the batch that needs most: the longest, if rows differ."""
+    if trainer.rows.lengths is None:
+        return trainer
+    rows = FirstRows(trainer.rows, trainer.batch_size)
+    rows.index = widest(trainer.rows, trainer.batch_size)
+    return Trainer(trainer.model, rows, trainer.train_config)
+
+
 def in_closed_form(trainer: Trainer) -> bool:
     """Whether the first step, which reads the whole split, is all that there is."""
     return all(update.whole for update in trainer.updates)
@@ -134,7 +144,7 @@ def main() -> None:
                     trainer.model, trainer.rows, trainer.updates, trainer.batch_size, "fp32"
                 )
                 spent = time.process_time() - started
-                peak = measured(trainer)
+                peak = measured(on_longest(trainer))
                 ratio = ratios[f"{entry.name} {size}"] = found.peak / peak
                 print(
                     f"{entry.name:28} {size:9} {data:22} {found.peak / 1e6:7.2f} MB "
