@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -73,7 +74,7 @@ def begin(model: str, rows: int, folder: Path) -> Iterator[tuple[str, str, Run]]
             (folder / data).write_text(SERIES)
             data, settings = str(folder / data), []
         given = [fields["given"]] if "given" in fields else []
-        about = {"given": given, "target": fields.get("target")}
+        about: dict[str, Any] = {"given": given, "target": fields.get("target")}
         try:
             run = start(model, data, *settings, **about, out=folder / f"{model}-{place}")
         except MongeError as error:
