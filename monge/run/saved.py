@@ -28,7 +28,7 @@ from ..data.frames import is_frame
 from ..data.loading import open as open_data
 from ..registry import entries, find, is_named, join_with_or
 from ..train import checkpoint
-from ..train.step_memory import built_within
+from ..train.model_memory import built_within
 from . import storage
 
 if TYPE_CHECKING:

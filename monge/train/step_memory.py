@@ -1,4 +1,4 @@
-"""The peak memory of a training step, from steps of few rows, and models that fit in memory.
+"""The peak memory of a training step, from steps of few rows.
 
 A step is computed for two small numbers of rows on a copy of the model. Each tensor of a loss has
 a size that is fixed or follows a power of the number of rows, so the sizes at the rows of a batch
@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,11 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..core.batch import Batch
-from ..core.config import Config, title_of
-from ..core.errors import MongeError, UsageError
+from ..core.errors import MongeError
 from ..core.model import Model, Update
-from ..core.space import Space
-from ..core.train_config import OptimiserConfig, TrainConfig
+from ..core.train_config import OptimiserConfig
 from .batch_sampler import RowSource
 from .optimiser import LBFGS_HISTORY
 
@@ -40,8 +38,6 @@ MANY_ROWS = 256
 """Rows of the larger number at most, of updates that use the whole training split."""
 LITTLE = 1 << 26
 """Bytes up to which a step is computed as it is."""
-SMALL_MODEL = 1 << 30
-"""Bytes up to which a model is built without a look at its shapes."""
 MANY_NUMBERS = 1 << 20
 """Numbers beyond which the size of a result is found before it is computed."""
 MAX_POWER = 2.0
@@ -167,48 +163,6 @@ def peak_of(found: Sequence[MemoryGauge], sizes: Sequence[int], count: int) -> i
     return round(peak)
 
 
-def built_within(
-    available: int,
-    build: Callable[[], Model],
-    config: Config,
-    space: Space,
-    parts: Mapping[str, Model],
-    train_config: TrainConfig,
-) -> Model:
-    """The model that `build` makes; UsageError if with its gradients and optimiser state it needs
-    more than the `available` bytes. One that is found to be large is first built from shapes
-    alone."""
-
-    def needed(model: Model, gauge: MemoryGauge) -> int:
-        trainable = sum(bytes_of(param) for param in model.parameters() if param.requires_grad)
-        slots = state_slots(train_config) + bool(train_config.ema_decay) + 1
-        return gauge.now + slots * trainable
-
-    try:
-        gauge = MemoryGauge(min(SMALL_MODEL, available), foreseen=True)
-        try:
-            with gauge:
-                model = build()
-        except (TooLargeError, OverflowError, RuntimeError) as error:
-            if not is_too_large(error):
-                raise
-            from .model_shapes import check_shapes
-
-            check_shapes(config, space, parts, needed, available)
-            return build()
-        if needed(model, gauge) > available:
-            raise TooLargeError
-    except (TooLargeError, OverflowError, RuntimeError) as error:
-        if is_too_large(error):
-            raise UsageError(
-                f"expected a model that fits in the {available / 1e9:.3g} GB of free memory, "
-                f"found {title_of(type(config))} with larger weights, gradients and optimiser "
-                "state; choose smaller settings such as width"
-            ) from None
-        raise
-    return model
-
-
 class TooLargeError(Exception):
     """A model needs more memory than there is."""
 
@@ -310,7 +264,7 @@ def result_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> i
     """Bytes of what an operation makes, from the shapes of what it takes; 0 if it writes into what
     there is, needs values, or makes few numbers, as the product of all sizes says."""
     leaves = tree_leaves((args, kwargs))
-    sizes = [leaf.numel() for leaf in leaves if isinstance(leaf, Tensor)]
+    sizes: list[float] = [leaf.numel() for leaf in leaves if isinstance(leaf, Tensor)]
     sizes += [leaf for leaf in leaves if isinstance(leaf, int | float) and leaf > 1]
     if func._schema.is_mutable or math.prod(sizes) <= MANY_NUMBERS:
         return 0

@@ -22,7 +22,7 @@ from monge.train.batch_sampler import BatchSequence, EpochBatches, block_rows, b
 from monge.train.budget import Budget
 from monge.train.cost_description import describe_cost, describe_cost_dict, duration, size
 from monge.train.cost_estimate import Cost
-from monge.train.model_shapes import one_each, one_slice
+from monge.train.model_memory import one_each, one_slice
 from monge.train.optimiser import (
     check_slots,
     flush_denormals,

@@ -20,14 +20,14 @@ from monge.core.train_config import TrainConfig
 from monge.nn.mlp import MLP
 from monge.run.run import start
 from monge.run.saved import most_weights
+from monge.train import model_memory
 from monge.train import step_memory as module
 from monge.train.cost_estimate import FirstRows, estimate
-from monge.train.model_shapes import check_shapes
+from monge.train.model_memory import built_within, check_shapes
 from monge.train.optimiser import trainable_updates
 from monge.train.step_memory import (
     MemoryGauge,
     TooLargeError,
-    built_within,
     bytes_of,
     peak_of,
     tried_sizes,
@@ -300,8 +300,8 @@ def test_memory_decides_which_models_are_refused(monkeypatch):
 
     torch.manual_seed(0)
     plain, state = config.build(space).state_dict(), torch.get_rng_state()
-    for least in (module.SMALL_MODEL, 100):  # built at once, and from shapes before
-        monkeypatch.setattr(module, "SMALL_MODEL", least)
+    for least in (model_memory.SMALL_MODEL, 100):  # built at once, and from shapes before
+        monkeypatch.setattr(model_memory, "SMALL_MODEL", least)
         fits = build(20 * count + 2 * buffers + 1000).state_dict()
         torch.testing.assert_close(dict(fits), dict(plain), rtol=0, atol=0)
         assert torch.equal(torch.get_rng_state(), state)
@@ -383,7 +383,7 @@ def test_a_copy_is_traced_like_its_source():
 
 
 def test_a_model_that_waits_for_a_value_is_built_no_further(monkeypatch):
-    monkeypatch.setattr("monge.train.model_shapes.MAX_ASSUMED_VALUES", 20)
+    monkeypatch.setattr("monge.train.model_memory.MAX_ASSUMED_VALUES", 20)
 
     def endless(order, large):
         while float(large.sum()) == 1:

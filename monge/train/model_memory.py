@@ -1,10 +1,9 @@
-"""Whether a model fits in memory, found before it is built: from the shapes of its tensors alone.
+"""Models that fit in memory: a large one is first built from the shapes of its tensors alone.
 
 It is built of fake tensors, which have shapes but no values, so that nothing is computed. Some
 models read values nevertheless: masks, orders, statistics of the data. Small tensors are therefore
 also computed, and what reads other values gets assumed ones (see `KnownValues`). Torch imports its
-compiler for fake tensors, which takes longer than most models, so only large ones are built this
-way (`step_memory.built_within`).
+compiler for fake tensors, which takes longer than most models do to be built.
 """
 
 from __future__ import annotations
@@ -28,13 +27,17 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..core.config import Config
+from ..core.config import Config, title_of
+from ..core.errors import UsageError
 from ..core.model import Model
 from ..core.space import Space
-from .step_memory import MemoryGauge, TooLargeError
+from ..core.train_config import TrainConfig
+from .step_memory import MemoryGauge, TooLargeError, bytes_of, is_too_large, state_slots
 
 aten = torch.ops.aten
 Answer = TypeVar("Answer")
+SMALL_MODEL = 1 << 30
+"""Bytes up to which a model is built without a look at its shapes."""
 MAX_KNOWN_ELEMENTS = 1 << 16
 """Largest tensor whose values are computed."""
 MAX_ASSUMED_VALUES = 2_000
@@ -55,6 +58,46 @@ UNTRACEABLE = (
     UnsupportedOperatorException,
 )
 """What is raised for an operation that needs values or has no rule for shapes, or for too many."""
+
+
+def built_within(
+    available: int,
+    build: Callable[[], Model],
+    config: Config,
+    space: Space,
+    parts: Mapping[str, Model],
+    train_config: TrainConfig,
+) -> Model:
+    """The model that `build` makes; UsageError if with its gradients and optimiser state it needs
+    more than the `available` bytes. One that is found to be large is first built from shapes
+    alone."""
+
+    def needed(model: Model, gauge: MemoryGauge) -> int:
+        trainable = sum(bytes_of(param) for param in model.parameters() if param.requires_grad)
+        slots = state_slots(train_config) + bool(train_config.ema_decay) + 1
+        return gauge.now + slots * trainable
+
+    try:
+        gauge = MemoryGauge(min(SMALL_MODEL, available), foreseen=True)
+        try:
+            with gauge:
+                model = build()
+        except (TooLargeError, OverflowError, RuntimeError) as error:
+            if not is_too_large(error):
+                raise
+            check_shapes(config, space, parts, needed, available)
+            return build()
+        if needed(model, gauge) > available:
+            raise TooLargeError
+    except (TooLargeError, OverflowError, RuntimeError) as error:
+        if is_too_large(error):
+            raise UsageError(
+                f"expected a model that fits in the {available / 1e9:.3g} GB of free memory, "
+                f"found {title_of(type(config))} with larger weights, gradients and optimiser "
+                "state; choose smaller settings such as width"
+            ) from None
+        raise
+    return model
 
 
 def check_shapes(
