@@ -1,7 +1,7 @@
 """Run the benchmarks against peers, each where its peers are: `make bench`.
 
-    python -m benchmarks                 # all, an hour of one core and more
-    python -m benchmarks gpt flows       # these
+    python -m benchmarks                 # all beside peers, an hour of one core and more
+    python -m benchmarks gpt few_steps   # these
 
 Environments are made by `benchmarks.environments` (scripts/bench-env) when they are not there yet.
 Every benchmark keeps its ratios in results/; one that fails is named at the end and does not stop
@@ -19,11 +19,13 @@ from .environments import ENVIRONMENTS, ROOT, make
 
 OPTIONS = {"sampling": ["--large"]}
 """What a benchmark is told, where a row of the tables needs it."""
+ON_REQUEST = ("detection", "few_steps", "posteriors", "step_memory")
+"""Benchmarks without a peer that fit models for long: they run if they are named."""
 
 
 def main() -> None:
     homes = {each: name for name, here in ENVIRONMENTS.items() for each in here.benchmarks}
-    chosen = sys.argv[1:] or list(homes)
+    chosen = sys.argv[1:] or [name for name in homes if name not in ON_REQUEST]
     if unknown := [name for name in chosen if name not in homes]:
         raise SystemExit(f"expected some of {', '.join(homes)}, found {unknown[0]}")
     failed = []

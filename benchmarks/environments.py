@@ -49,6 +49,10 @@ ENVIRONMENTS = {
             "tokens",
             "serving",
             "codes",
+            "detection",
+            "few_steps",
+            "posteriors",
+            "step_memory",
         )
     ),
     "text": Environment(

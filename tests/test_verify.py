@@ -452,7 +452,7 @@ def test_a_run_is_checked_with_its_own_weights(capsys):
     assert code == 0
     assert {row["member"] for row in value["rows"]} == {str(run.folder)}
     passed = {row["id"] for row in value["rows"] if row["passed"]}
-    assert passed == ADMITTED["made"] | {"X119", "X120", "X121", "X123"}
+    assert passed == ADMITTED["made"] | {"X119", "X120", "X121", "X123", "X150"}
     assert all(row["examines"] == ["models.autoregressive.made.MADE"] for row in value["rows"])
 
 

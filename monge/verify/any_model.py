@@ -325,11 +325,11 @@ def x123_rebuilt_models_give_the_same_samples(model: CanSample, batch: Batch) ->
 
 
 def x150_log_p_has_no_slope_on_its_own_samples(model: HasLikelihood, batch: Batch) -> Residual:
-    """E_p d log p(x) / d weights = 0 on the model's own samples, in standard errors.
+    """E_p d log p(x) / d weights = 0 on the model's own samples.
 
     It holds in any dimension if p sums to one for all weights and samples follow p. The weights
     move along the mean gradient over half of the samples, which leans to what a sampler gets
-    wrong; the slopes of log p at the other half are compared with 0.
+    wrong; the slopes of log p at the other half are compared with 0, in standard errors.
 
     Source: Casella & Berger 2002, Statistical Inference, sec. 7.3.2."""
     assert isinstance(model, Model)

@@ -613,7 +613,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "consistency without its boundary",
         "A consistency function is the estimate of x, also at the data.",
-        "models.diffusion.consistency:Consistency.consistency",
+        "models.diffusion.consistency:Consistency.end",
         "self.schedule.sigma(start) * prediction.noise",
         "0 * prediction.noise",
         "x128_f_at_the_data_is_the_identity",

@@ -17,7 +17,7 @@ RETIRED = {"R101", "R117", "R118"}
 
 def test_every_identity_and_every_common_error_has_its_place():
     ids = {each.id for each in listed()}
-    assert {each for each in ids if each[0] == "X"} == {f"X{n}" for n in range(1, 150)}
+    assert {each for each in ids if each[0] == "X"} == {f"X{n}" for n in range(1, 151)}
     controls = {each for each in ids if each[0] == "R"}
     assert controls | set(PROSE) == {f"R{n}" for n in range(1, 127)} - RETIRED
     assert not controls & set(PROSE)
