@@ -43,7 +43,7 @@ JOINT = 5
 MAX_ROWS, CHUNK, PATIENCE = 200, 40, 15.0
 """Most rows, rows completed at once, and seconds after which no further rows are begun."""
 MIN_ROWS = 10
-"""Fewest rows of a metric."""
+"""Fewest rows of a metric, and those that are completed first, however long that takes."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def completions(
     """The completions of some rows at a time for each share of hidden cells, as long as there is
     time."""
     started = time.perf_counter()
-    for place, index in enumerate(torch.arange(len(batch)).split(CHUNK)):
+    first, rest = torch.arange(len(batch)).tensor_split([MIN_ROWS])
+    for place, index in enumerate(filter(len, (first, *rest.split(CHUNK)))):
         if place and time.perf_counter() - started > PATIENCE:
             return
         noise = make_generator(seed + place)

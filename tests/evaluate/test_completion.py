@@ -171,14 +171,15 @@ def test_empty_and_unknown_cells_are_not_hidden(monkeypatch):
     shares = [float(part.hidden[:, 0].double().mean()) for part in seen[2::3]]
     assert sum(shares) / len(shares) == pytest.approx(0.45, abs=0.1)  # half of the known
     some = completion.row_subset(small_data.Rows(replace(ROWS.all, observed=observed)), 200)
-    assert not bool((hidden[: 40 * 1, 1] & ~some.observed_mask[:40, 1]).any())
+    first = completion.MIN_ROWS
+    assert not bool((hidden[:first, 1] & ~some.observed_mask[:first, 1]).any())
     assert all(part.draws.shape[1] == completion.DRAWS for part in seen)
 
 
 def test_a_slow_model_completes_fewer_rows(monkeypatch):
     monkeypatch.setattr(completion, "PATIENCE", 0.0)
     found = completion_metrics(Conditional(), ROWS)
-    assert found["rows_completed"].value == completion.CHUNK
+    assert found["rows_completed"].value == completion.MIN_ROWS
 
 
 def test_standard_errors_are_over_rows():

@@ -117,6 +117,9 @@ TABLE_CANDIDATES = 8
 """Rows from which each move of the chain of a table chooses."""
 MAX_CHAIN_ROWS = 1024
 """Rows of a table that are completed at a time."""
+MAX_GRADIENT_ROWS = 256
+"""Rows of numbers that are completed at a time: a move keeps the graph of the whole density, which
+through an equation of a continuous flow takes megabytes a row."""
 
 
 @dataclass(frozen=True)
@@ -210,18 +213,26 @@ class CompletableFlow(Flow, CanComplete):
     ) -> Tensor:
         options = options or self.SamplingConfig()
         assert isinstance(options, CompletableFlow.SamplingConfig), "expected sampling options"
-        observed, context = (
-            batch.observed_mask.reshape(len(batch), -1),
-            self.context(batch.given, len(batch)),
-        )
         if self.table:
+            observed = batch.observed_mask.reshape(len(batch), -1)
+            context = self.context(batch.given, len(batch))
             x = self.complete_table(self.flat(batch), observed, context, options.moves, generator)
         else:
-            missing = self.missing_entries(batch, observed)
-            start = missing.sample_start(self.coordinate_sampler(batch), generator)
-            w = missing.sample(start, options.moves, options.leaps, generator)
-            x = self.to_data(w, context)
+            pieces = torch.arange(len(batch)).split(MAX_GRADIENT_ROWS)
+            x = torch.cat(
+                [self.complete_entries(batch[rows], options, generator) for rows in pieces]
+            )
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
+
+    def complete_entries(
+        self, batch: Batch, options: SamplingConfig, generator: Generator | None
+    ) -> Tensor:
+        """Rows (B, ...) of numbers whose missing entries are sampled."""
+        observed = batch.observed_mask.reshape(len(batch), -1)
+        missing = self.missing_entries(batch, observed)
+        start = missing.sample_start(self.coordinate_sampler(batch), generator)
+        w = missing.sample(start, options.moves, options.leaps, generator)
+        return self.to_data(w, self.context(batch.given, len(batch)))
 
     def complete_table(
         self,
