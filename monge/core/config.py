@@ -519,10 +519,7 @@ def parse(kind: Any, text: str) -> Any:
             return None
         return parse(next(choice for choice in args if choice is not NoneType), text)
     if origin is tuple:
-        if text[:1] + text[-1:] in (
-            "()",
-            "[]",
-        ):  # around all; a name such as "length (cm)" keeps its
+        if text[:1] + text[-1:] in ("()", "[]"):  # a name such as "length (cm)" keeps its own
             text = text[1:-1]
         return [parse(args[0], entry.strip()) for entry in text.split(",") if entry]
     if origin is Literal:

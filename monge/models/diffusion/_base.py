@@ -163,10 +163,8 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         self.name = type(self).__name__.lower()
-        self.units, self.condition_encoder = (
-            units_of(space, config.optional_first),
-            ConditionEncoder(space),
-        )
+        self.units = units_of(space, config.optional_first)
+        self.condition_encoder = ConditionEncoder(space)
         outputs, residual = 2 if self.learns_variance else 1, config.target == "residual"
         self.entrywise = self.units.denoiser() if residual else None
         guess = residual and self.entrywise is not None and self.entrywise.gives_guess

@@ -31,7 +31,8 @@ MAX_LOG_SCALING = 30.0
 """|log u| at which scalings are absorbed; the range of float32 ends at 88."""
 NEAR = 0.1
 """Marginal error from which Newton steps are tried: of 0.3 to 0.03 the value with the fewest
-passes over problems of 300 to 2048 points in 2 to 64 dimensions, epsilon 0.2 to 0.001."""
+passes over problems of 300 to 2048 points in 2 to 64 dimensions, epsilon 0.2 to 0.001. A single
+problem with a small epsilon may take more passes than with 0.3."""
 NEWTON_RESIDUAL = 0.3
 """Relative residual of a Newton system; a smaller one is wasted on a nonlinear problem."""
 NEWTON_TOLERANCE = 0.3
