@@ -10,6 +10,10 @@ ends in a slash is the role alone: the class is not saved, those that fill the r
 looked up among the literals in the library's own files, which are read as text, and only the
 module that declares it is imported; a stored string is never a path to import. A class outside the
 library needs no tag: it gets `user/<file>.<class>`, known once its file has been loaded.
+
+Where a change of the code gives the weights of some settings another meaning, their
+`weights_version` is raised. It is saved behind the tag, `model/latent.vae@2`, and what was saved
+with another version is refused: it would load, and compute something else.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ USER_MODULE = "monge_user_"
 """The beginning of the module names of users' own files."""
 TAG = re.compile(r'^ {4,}tag = "([a-z0-9_]+/[a-z0-9_.]+)"$', re.MULTILINE)
 
+VERSION_SIGN = "@"
+"""Between a saved tag and the version of the weights."""
 MAX_INT = 2**64 - 1
 """Largest whole number of a setting: of 64 bits, as are whole numbers in data."""
 MAIN_NETWORK = "net"
@@ -219,6 +225,17 @@ class Config:
         for name, kind in hints(type(self)).items():  # type: ignore[arg-type]
             object.__setattr__(self, name, check(name, kind, getattr(self, name)))
 
+    @property
+    def weights_version(self) -> int:
+        """Raised for those settings whose weights got another meaning by a change of the code."""
+        return 1
+
+    @property
+    def saved_tag(self) -> str:
+        """Its tag and, from 2 on, the version of its weights."""
+        version = self.weights_version
+        return self.tag if version == 1 else f"{self.tag}{VERSION_SIGN}{version}"
+
     def build(self, *args: Any) -> Any:
         """The object this value describes."""
         return self.owner(self, *args)
@@ -228,7 +245,7 @@ class Config:
         if not is_saved(type(self)):
             raise TypeError(f"{type(self).__qualname__} declares no tag, so it cannot be saved")
         body = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
-        return {"is": self.tag} | body
+        return {"is": self.saved_tag} | body
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Self:
@@ -399,8 +416,10 @@ def sizes(value: Any) -> Iterator[int]:
 
 
 def read(tree: Mapping[str, Any]) -> Config:
-    """The Config that `to_dict` wrote."""
-    kind = find(tree.get("is"))
+    """The Config that `to_dict` wrote; UsageError if its weights have another meaning now."""
+    saved = tree.get("is")
+    tag = saved.partition(VERSION_SIGN)[0] if isinstance(saved, str) else saved
+    kind = find(tag)
     known = kind.__dataclass_fields__
     given = {key: entry for key, entry in tree.items() if key != "is"}
     for key in given:
@@ -415,7 +434,13 @@ def read(tree: Mapping[str, Any]) -> Config:
     ]
     if lacking:
         raise UsageError(f"{kind.tag} lacks {', '.join(lacking)}; the configuration is incomplete")
-    return kind(**given)
+    config = kind(**given)
+    if config.saved_tag != saved:
+        raise UsageError(
+            f"expected {config.saved_tag}, found {shown(saved)}, whose weights have another "
+            "meaning; fit the model again, or use the version of Monge that wrote it"
+        )
+    return config
 
 
 TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

@@ -105,9 +105,10 @@ def chosen_settings(model: str | Config, settings: Sequence[str]) -> dict[str, s
     """The settings that a caller chose by name: of a configuration all its fields, those that are
     configurations by the names of their tags."""
     named = {} if isinstance(model, str) else model.to_dict()
+    parts = {name: getattr(model, name, None) for name in named}
     held = {
-        name: value["is"].partition("/")[2] if isinstance(value, dict) and "is" in value else value
-        for name, value in named.items()
+        name: part.tag.partition("/")[2] if isinstance(part, Config) else named[name]
+        for name, part in parts.items()
     }
     given = dict(word.split("=", 1) for word in settings if "=" in word)
     return {name: str(value) for name, value in (held | given).items()}

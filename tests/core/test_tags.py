@@ -319,3 +319,38 @@ def test_the_choices_of_a_role_do_not_depend_on_what_is_imported(saved):
 def test_settings_that_are_not_saved_have_no_tag():
     with pytest.raises(TypeError, match="SamplingConfig"):
         VAE.SamplingConfig().to_dict()
+
+
+class Versioned(Config):
+    tag = "test_tags/versioned"
+    wide: bool = False
+
+    @property
+    def weights_version(self):
+        return 3 if self.wide else 1
+
+
+class Holder(Config):
+    tag = "test_tags/holder"
+    part: Versioned = Versioned()
+
+
+def test_the_version_of_weights_is_saved_behind_the_tag():
+    config = Holder(part=Versioned(wide=True))
+    stored = json.loads(json.dumps(config.to_dict()))
+    assert (stored["is"], stored["part"]["is"]) == ("test_tags/holder", "test_tags/versioned@3")
+    assert Config.from_dict(stored) == config
+    assert Versioned().to_dict()["is"] == "test_tags/versioned"
+
+
+@pytest.mark.parametrize("version", ["", "@2", "@4", "@03", "@", "@3@3"])
+def test_weights_of_another_version_are_refused(version):
+    stored = Holder(part=Versioned(wide=True)).to_dict()
+    stored["part"]["is"] = f"test_tags/versioned{version}"
+    with pytest.raises(UsageError, match="test_tags/versioned@3"):
+        Config.from_dict(stored)
+
+
+def test_a_version_of_settings_that_have_none_is_refused():
+    with pytest.raises(UsageError, match="net/mlp@2"):
+        Config.from_dict(MLP.Config().to_dict() | {"is": "net/mlp@2"})

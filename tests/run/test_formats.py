@@ -19,6 +19,7 @@ import torch
 
 import monge
 from monge.core import config
+from monge.core.errors import RunError
 from monge.run import storage
 from monge.run.saved import ComputeConfig
 
@@ -103,6 +104,38 @@ def test_a_saved_run_names_no_module(where):
             content = path.read_bytes()
             assert b"monge." not in content, path.name
             assert b"__main__" not in content, path.name
+
+
+def as_written_before(run) -> None:
+    """Take the versions of weights from the settings of a run, as runs from before have none."""
+    file = run.folder / "run.json"
+    text = file.read_text()
+    assert "@2" in text
+    file.write_text(text.replace("@2", ""))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("vae", ("net=grid", "net.widths=4", "latent=16")),
+        ("latent_diffusion", ("vae.net.widths=4", "vae.latent=16", "prior.net.width=4")),
+    ],
+)
+def test_runs_whose_weights_have_another_meaning_are_refused(model, settings, tmp_path):
+    """The encoder's map of net=grid was once read at other places."""
+    run = monge.fit(model, "digits", *settings, budget="1steps", out=tmp_path / "run")
+    assert monge.load(run.folder).model.config == run.config
+    as_written_before(run)
+    with pytest.raises(RunError, match=r"model/latent\.vae@2.*model/latent\.vae'.*fit"):
+        monge.load(run.folder).sample(1)
+    with pytest.raises(RunError, match=r"model/latent\.vae@2"):
+        list(monge.load(run.folder).train("2steps"))
+
+
+@pytest.mark.parametrize(("model", "settings"), [("vqvae", ("net.widths=4",)), ("vae", ())])
+def test_runs_whose_weights_mean_what_they_did_have_no_version(model, settings, tmp_path):
+    run = monge.fit(model, "digits", *settings, budget="1steps", out=tmp_path / "run")
+    assert "@" not in json.dumps(run.metadata["config"])
 
 
 if __name__ == "__main__":

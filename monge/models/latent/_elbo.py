@@ -66,7 +66,7 @@ from ._diagnostics import (
     find_degenerate_scale,
     find_prior_mismatch,
 )
-from ._encoder_decoder import DenseEncoderDecoder, EncoderDecoder
+from ._encoder_decoder import DenseEncoderDecoder, EncoderDecoder, GridEncoderDecoder
 from ._posterior import PosteriorSample, check_code_shape, check_latent_size
 
 REFINE_LR = 0.05
@@ -240,6 +240,12 @@ class LatentVariableModel(
                     f"free_bits={self.free_bits} needs a KL term, and the bound of "
                     "importance_weighted=true has none; use one of them"
                 )
+
+        @property
+        def weights_version(self) -> int:
+            """2 where the encoder's map holds means and scales at their own places; before, they
+            were read from other places."""
+            return 2 if isinstance(self.net, GridEncoderDecoder.Config) else 1
 
     class SamplingConfig(DecoderModel.SamplingConfig):
         """How `sample` decodes and `complete` imputes."""
