@@ -7,6 +7,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
@@ -84,6 +85,20 @@ def test_scores_do_not_depend_on_the_batch(flowers):
     np.testing.assert_allclose(together, apart, rtol=1e-12)
     assert model.sample(7).shape == (7, 4)
     np.testing.assert_array_equal(model.sample(7), model.sample(7))
+
+
+def test_arrays_that_cannot_be_written_are_read_without_a_warning(flowers, recwarn):
+    estimator = monge.Estimator("gaussian", budget="1steps").fit(flowers)
+    rows = flowers[:4].copy()
+    rows.flags.writeable = False  # as frames of pandas give them
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # torch warns once in a process otherwise
+    try:
+        found = estimator.score_samples(rows)
+    finally:
+        torch.set_warn_always(before)
+    assert not [str(each.message) for each in recwarn]
+    np.testing.assert_array_equal(found, estimator.score_samples(flowers[:4]))
 
 
 def test_abilities_decide_the_methods(flowers):
