@@ -26,6 +26,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..core.config import MAX_LAYERS, Configured, Range
 from ..core.config import Config as BaseConfig
+from ..core.model import is_exporting
 from .attention.softmax import check_lengths
 from .layers.activation import Activation
 from .layers.dropout import Dropout, drop_elements
@@ -122,6 +123,9 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """Steps from `length` (B,) on are not read, and give zeros."""
+        if length is not None and is_exporting():  # lengths are not known while this is traced
+            exist = torch.arange(x.shape[1], device=x.device) < length[:, None]  # (B, T)
+            return self.scan(x)[0].masked_fill(~exist[..., None], 0)
         return self.scan(x, None, length)[0]
 
     def scan(

@@ -163,10 +163,18 @@ def traced(
         with exporting(), symbolic_lengths():
             module.reads = record(module, *inputs)
             program = torch.export.export(module, inputs, dynamic_shapes=(free,), strict=False)
+        check_rows(program)
         check_equal(program.module(), module, inputs)
     except Exception as error:
         raise refusal(name, what, "torch.export traces", error) from error
     return program
+
+
+def check_rows(program: torch.export.ExportedProgram) -> None:
+    """Raise an error if a program takes only so many rows, such as those of one piece."""
+    most = [each.upper for each in program.range_constraints.values() if each.upper.is_Integer]
+    if most:
+        raise ValueError(f"it takes at most {min(most)} rows")
 
 
 @contextmanager
@@ -379,15 +387,63 @@ def solve_triangular(
     return torch.cat([other, known] if upper else [known, other], -2)
 
 
+def cholesky_factor(matrix: Tensor, *, upper: bool = False) -> Tensor:
+    """torch.linalg.cholesky by halves of the rows; a matrix that is not positive definite has a
+    factor with NaN."""
+    if upper:
+        return cholesky_factor(matrix.mT).mT
+    n = matrix.shape[-1]
+    if n == 1:
+        return matrix.sqrt()
+    first = cholesky_factor(matrix[..., : n // 2, : n // 2])
+    below = solve_triangular(first, matrix[..., n // 2 :, : n // 2].mT, upper=False).mT
+    last = cholesky_factor(matrix[..., n // 2 :, n // 2 :] - below @ below.mT)
+    above = torch.cat([first, torch.zeros_like(below.mT)], -1)
+    return torch.cat([above, torch.cat([below, last], -1)], -2)
+
+
 def running_product(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """torch.cumprod by one product for each entry."""
     parts = list(x.to(dtype or x.dtype).unbind(dim))
     return torch.stack(list(itertools.accumulate(parts, torch.mul)), dim)
 
 
+NEAR_HALF = (3.3871327179, 50.434271938, 159.29113202, 59.10937472)
+NEAR_HALF_BELOW = (1.0, 17.895169469, 78.757757664, 67.1875636)
+IN_TAIL = (1.4234372777, 2.75681539, 1.3067284816, 0.17023821103)
+IN_TAIL_BELOW = (1.0, 0.7370016425, 0.12021132975)
+FAR_IN_TAIL = (6.657905115, 3.081226386, 0.42868294337, 0.017337203997)
+FAR_IN_TAIL_BELOW = (1.0, 0.24197894225, 0.012258202635)
+"""Coefficients of the quotients of polynomials in `normal_quantile`, the lowest first."""
+
+
+def normal_quantile(p: Tensor) -> Tensor:
+    """torch.special.ndtri by quotients of polynomials, to seven digits (Wichura 1988, AS 241)."""
+
+    def quotient(x: Tensor, above: Sequence[float], below: Sequence[float]) -> Tensor:
+        return polynomial(x, above) / polynomial(x, below)
+
+    q = p - 0.5
+    middle = q * quotient(0.180625 - q.square(), NEAR_HALF, NEAR_HALF_BELOW)
+    r = (-torch.minimum(p, 1 - p).log()).sqrt()
+    near = quotient(r - 1.6, IN_TAIL, IN_TAIL_BELOW)
+    far = quotient(r - 5, FAR_IN_TAIL, FAR_IN_TAIL_BELOW)
+    tail = torch.where(r <= 5, near, far.where(r.isfinite(), r))
+    return torch.where(q.abs() <= 0.425, middle, torch.where(q < 0, -tail, tail))
+
+
+def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    value = torch.full_like(x, coefficients[-1])
+    for each in reversed(coefficients[:-1]):
+        value = value * x + each
+    return value
+
+
 IN_OTHER_OPERATORS: dict[Any, Call] = {
     torch.ops.aten.cumprod.default: running_product,
+    torch.ops.aten.linalg_cholesky.default: cholesky_factor,
     torch.ops.aten.searchsorted.Tensor: search_sorted,
+    torch.ops.aten.special_ndtri.default: normal_quantile,
     torch.ops.aten.linalg_solve_triangular.default: solve_triangular,
 }
 """Operators that ONNX has not, by those that it has."""

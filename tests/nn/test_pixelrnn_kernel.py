@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from monge.nn.autoregressive.pixelrnn_kernel import GridLSTM, Neighbourhood
+from monge.nn.autoregressive.pixelrnn_kernel import GridLSTM, Neighbourhood, run_lines
 
 ROWS = Neighbourhood(((-1, -1), (-1, 0), (-1, 1)), memory=1, diagonal=False)
 DIAGONALS = Neighbourhood(((-1, 0), (0, -1)), memory=1, diagonal=True)
@@ -45,6 +45,8 @@ def test_lines_are_the_equations_and_their_slope(hearing, shape):
     whole = GridLSTM.apply(hearing, weight, *maps)
     apart = torch.stack([by_pixel(hearing, *pair) for pair in zip(weight, maps, strict=True)])
     torch.testing.assert_close(whole, apart, rtol=0, atol=1e-12)
+    exported = run_lines(hearing, weight, *maps)
+    torch.testing.assert_close(exported, apart, rtol=0, atol=1e-12)
     mixed = torch.randn_like(whole)
     for one, other in zip(
         *(

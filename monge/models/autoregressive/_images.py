@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
+from ...core.model import is_exporting
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import EntryStepper
 from ...nn.autoregressive.pixel import RasterNet
@@ -61,9 +62,11 @@ class RasterImageModel(AutoregressiveModel):
         """The parameters of every conditional from one pass, (B, P); chunked without gradients."""
         x = self.features(batch).reshape(-1, *self.shape)  # (B, C, H, W)
         context = self.context(batch)
-        size = len(x) if torch.is_grad_enabled() else self.chunk_size
-        parts = [self.net(*part) for part in zip(x.split(size), context.split(size), strict=True)]
-        out = torch.cat(parts) if len(parts) > 1 else parts[0]  # (B, C P_i, H, W)
+        if torch.is_grad_enabled() or is_exporting():  # of any number of rows
+            out = self.net(x, context)  # (B, C P_i, H, W)
+        else:
+            parts = zip(x.split(self.chunk_size), context.split(self.chunk_size), strict=True)
+            out = torch.cat([self.net(*part) for part in parts])
         return out.unflatten(1, (self.shape[0], -1)).permute(0, 1, 3, 4, 2).flatten(1)
 
     @property

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from ...core.config import MAX_LAYERS, Configured, Range
 from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
+from ...core.model import is_exporting
 from ..layers.activation import Activation, activation
 from ..layers.init import Init, initialise
 from ..mlp import MLP
@@ -282,7 +283,7 @@ class ConvSubsetNet(SubsetNet):
         initialise(self, config.init, config.activation)
 
     def forward(self, known: ObservedRows) -> Tensor:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or is_exporting():  # of any number of rows
             return self.whole(known.features, known.seen, known.context)
         size = max(
             MAX_BATCH_ELEMENTS // (self.first.out_channels * self.shape[1] * self.shape[2]), 1

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.config import MAX_LAYERS, Range
+from ...core.model import is_exporting
 from .pixel import (
     OddKernel,
     PixelRow,
@@ -38,7 +39,7 @@ from .pixel import (
     row_weights,
 )
 from .pixelcnn import MaskedLayerStepper, add_channel_bias
-from .pixelrnn_kernel import GridLSTM, Neighbourhood, lstm_cell
+from .pixelrnn_kernel import GridLSTM, Neighbourhood, lstm_cell, run_lines
 
 
 class PixelRNNStack(RasterNet):
@@ -140,6 +141,11 @@ class CellLayer(nn.Module, abc.ABC):
     def forward(self, h: Tensor, x: Tensor, bias: Tensor | None, drop: nn.Module) -> Tensor:
         return self.mix(drop(self.run_cells(h, x, bias)))
 
+    def outputs_of_cells(self, *maps: Tensor) -> Tensor:
+        """Of each network, (G, H, W, B, width), from maps (H, W, B, 4 width)."""
+        run = run_lines if is_exporting() else GridLSTM.apply
+        return run(self.neighbours, self.carry, *maps)
+
     @abc.abstractmethod
     def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """The outputs of the cells for a map h (B, width, H, W) and the image x, (B, width, H,
@@ -164,7 +170,7 @@ class RowCellLayer(CellLayer):
 
     def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         a = add_channel_bias(self.read(h), bias).permute(2, 3, 0, 1)  # (H, W, B, 4 width)
-        return GridLSTM.apply(self.neighbours, self.carry, a)[0].permute(2, 3, 0, 1)
+        return self.outputs_of_cells(a)[0].permute(2, 3, 0, 1)
 
     def stepper(
         self, lines: LayerRows, given: Tensor | None, spans: Sequence[slice]
@@ -193,7 +199,7 @@ class DiagonalCellLayer(CellLayer):
         a = add_channel_bias(self.read(h), biases[0])
         b = add_channel_bias(self.mirror(torch.cat([h, x], 1).flip(-1)), biases[1])
         maps = (a.permute(2, 3, 0, 1), b.permute(2, 3, 0, 1))  # (H, W, B, 4 width)
-        right, left = GridLSTM.apply(self.neighbours, self.carry, *maps).permute(0, 3, 4, 1, 2)
+        right, left = self.outputs_of_cells(*maps).permute(0, 3, 4, 1, 2)
         return right + F.pad(left.flip(-1), (0, 0, 1, -1))
 
     def stepper(

@@ -34,6 +34,15 @@ class Neighbourhood:
         right = max(0, *(column for _, column in self.taps))
         return PaddedGrid(self, rows, columns, left, left + columns + right)
 
+    def lines(self, rows: int, columns: int) -> list[list[tuple[int, int]]]:
+        """The cells (row, column) of each line."""
+        cells = [(row, column) for row in range(rows) for column in range(columns)]
+        number = [row + column if self.diagonal else row for row, column in cells]
+        return [
+            [cell for cell, own in zip(cells, number, strict=True) if own == each]
+            for each in range(max(number) + 1)
+        ]
+
 
 @dataclass(frozen=True)
 class PaddedGrid:
@@ -122,6 +131,31 @@ class GridLSTM(torch.autograd.Function):
         flat = maps.flatten(1, 3)
         products = [grid.window(h, *tap).flatten(1, 3).mT @ flat for tap in grid.neighbours.taps]
         return None, torch.stack(products, 1), *maps
+
+
+def run_lines(neighbours: Neighbourhood, weight: Tensor, *maps: Tensor) -> Tensor:
+    """The outputs of `GridLSTM` with a new tensor for each line, which reads the one before it: a
+    program of any number of rows, as networks are exported to, cannot write into maps."""
+    (groups, _, width, _), (rows, columns, n) = weight.shape, maps[0].shape[:3]
+    x, joint = torch.stack(maps).flatten(1, 2), weight.flatten(1, 2)[:, None]  # (G, 1, K C, 4 C)
+    nothing = x.new_zeros(groups, 1, n, width)  # beyond the edges
+    h = c = nothing
+    before: dict[tuple[int, int], int] = {}
+    outputs, order = [], []
+    for line in neighbours.lines(rows, columns):
+        read = [
+            [before.get((r + up, k + left), 0) for r, k in line] for up, left in neighbours.taps
+        ]
+        heard = torch.cat([h[:, cells] for cells in read], -1)  # (G, cells, B, K C)
+        own = [r * columns + k for r, k in line]
+        a = (x[:, own] + heard @ joint).unflatten(-1, (4, width))
+        i, f, o = a[..., :3, :].sigmoid().unbind(-2)
+        state = f * c[:, read[neighbours.memory]] + i * a[..., 3, :].tanh()
+        outputs.append(o * state.tanh())
+        h, c = torch.cat([nothing, outputs[-1]], 1), torch.cat([nothing, state], 1)
+        before, order = {cell: place for place, cell in enumerate(line, 1)}, order + own
+    places = sorted(range(len(order)), key=order.__getitem__)
+    return torch.cat(outputs, 1)[:, places].unflatten(1, (rows, columns))
 
 
 def lstm_cell(a: Tensor, c: Tensor, new: Tensor, h: Tensor) -> None:
