@@ -124,6 +124,8 @@ def changed(node: ast.AST, decides: bool = False) -> ast.AST | None:
         return ast.Constant(not node.value)
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return ast.Constant(node.value + 1)
+    if (number := negative(node)) is not None:
+        return ast.Constant(number + 1)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         return node.operand
     if isinstance(node, ast.Return) and node.value is not None:
@@ -133,6 +135,16 @@ def changed(node: ast.AST, decides: bool = False) -> ast.AST | None:
         if not same:  # the value stays, so that the function keeps the names that it closes over
             return ast.Return(ast.IfExp(ast.Constant(False), node.value, ast.Constant(None)))
     return None
+
+
+def negative(node: ast.AST) -> float | None:
+    """The number that a minus and a constant spell: one constant, which has one change as positive
+    ones have (Coles et al. 2016 change literals with their sign). Without its minus it would have
+    a second one, by which axis -1 of a matrix becomes axis 1, the same."""
+    if not (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)):
+        return None
+    value = node.operand.value if isinstance(node.operand, ast.Constant) else None
+    return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def negated(value: ast.expr) -> ast.expr:
@@ -193,6 +205,8 @@ class Walk(ast.NodeTransformer):
             self.found.append((".".join(self.names), self.lines, node, new))
             if len(self.found) - 1 == self.wanted:
                 return ast.fix_missing_locations(ast.copy_location(new, node))
+        if negative(node) is not None:
+            return node
         return super().generic_visit(node)
 
 
