@@ -76,6 +76,8 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
+NEGATED = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
+"""Comparisons whose change is their negation."""
 SECONDS, LONGEST = 8.0, 20.0
 """Seconds of computing after which the tests of a change are ended, which counts as noticed,
 beyond those that they take without it, and how long these may be."""
@@ -108,8 +110,9 @@ class Site:
     after: str
 
 
-def changed(node: ast.AST) -> ast.AST | None:
-    """The node with a fault in it; None if there is none to make."""
+def changed(node: ast.AST, decides: bool = False) -> ast.AST | None:
+    """The node with a fault in it; None if there is none to make. `decides` says that the function
+    around it is declared to return a truth value."""
     new = copy.copy(node)
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
         new.ops = [SWAPS[type(node.ops[0])](), *node.ops[1:]]  # type: ignore
@@ -121,13 +124,43 @@ def changed(node: ast.AST) -> ast.AST | None:
         return ast.Constant(not node.value)
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return ast.Constant(node.value + 1)
+    if (number := negative(node)) is not None:
+        return ast.Constant(number + 1)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         return node.operand
     if isinstance(node, ast.Return) and node.value is not None:
+        if decides:
+            return None if is_negated(node.value) else ast.Return(negated(node.value))
         same = isinstance(node.value, ast.Constant) and node.value.value is None
         if not same:  # the value stays, so that the function keeps the names that it closes over
             return ast.Return(ast.IfExp(ast.Constant(False), node.value, ast.Constant(None)))
     return None
+
+
+def negative(node: ast.AST) -> float | None:
+    """The number that a minus and a constant spell: one constant, which has one change as positive
+    ones have (Coles et al. 2016 change literals with their sign). Without its minus it would have
+    a second one, by which axis -1 of a matrix becomes axis 1, the same."""
+    if not (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)):
+        return None
+    value = node.operand.value if isinstance(node.operand, ast.Constant) else None
+    return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def negated(value: ast.expr) -> ast.expr:
+    return ast.UnaryOp(ast.Not(), value)
+
+
+def is_negated(value: ast.expr) -> bool:
+    """Whether the change of a returned expression itself is its negation. A function that says yes
+    or no is negated by each of its returns instead of returning None, which is false too: `return
+    False` would otherwise have a change that changes nothing, and `return a == b` one that is made
+    twice (Papadakis et al. 2015 leave out equivalent and duplicate changes alike)."""
+    if isinstance(value, ast.Compare):
+        return len(value.ops) == 1 and isinstance(value.ops[0], NEGATED)
+    return isinstance(value, ast.Constant) or (
+        isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not)
+    )
 
 
 class Walk(ast.NodeTransformer):
@@ -137,12 +170,16 @@ class Walk(ast.NodeTransformer):
         self.wanted, self.names, self.starts = wanted, list[str](), list[int]()
         self.lines = range(0)  # of the statement that is visited
         self.inside, self.found = 0, list[tuple[str, range, ast.AST, ast.AST]]()
+        self.decides = False  # whether the function around is declared to return a truth value
 
     def scope(self, node: Any, function: bool) -> ast.AST:
         self.names.append(node.name)
         self.starts.append(node.lineno)
         self.inside += function
+        outer, returns = self.decides, getattr(node, "returns", None)
+        self.decides = isinstance(returns, ast.Name) and returns.id == "bool"
         node.body = [self.visit(each) for each in node.body]
+        self.decides = outer
         self.inside -= function
         self.starts.pop()
         self.names.pop()
@@ -164,10 +201,12 @@ class Walk(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, LEFT_OUT) or (isinstance(node, ast.keyword) and node.arg in KEYWORDS):
             return node
-        if self.inside and (new := changed(node)) is not None:
+        if self.inside and (new := changed(node, self.decides)) is not None:
             self.found.append((".".join(self.names), self.lines, node, new))
             if len(self.found) - 1 == self.wanted:
                 return ast.fix_missing_locations(ast.copy_location(new, node))
+        if negative(node) is not None:
+            return node
         return super().generic_visit(node)
 
 

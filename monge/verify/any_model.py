@@ -166,6 +166,20 @@ def x120_codes_do_not_read_other_rows(model: CanEncode, batch: Batch) -> Residua
     return Residual(alone(batch, model.encode), precision(model))
 
 
+def x120_means_do_not_read_other_rows(model: HasMean, batch: Batch) -> Residual:
+    """The mean that belongs to a condition is the same alone and in a batch.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.4."""
+    if not batch.given:
+        raise SkipIdentity("it has no conditions, whose means could be compared")
+    try:
+        return Residual(
+            alone(batch, lambda rows: model.mean(rows.given).double()), precision(model)
+        )
+    except MongeError as reason:
+        raise SkipIdentity(str(reason)) from reason
+
+
 def x120_decoded_codes_do_not_read_each_other(model: CanDecode, batch: Batch) -> Residual:
     """A code is decoded alike alone and in a batch.
 

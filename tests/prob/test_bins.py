@@ -15,6 +15,7 @@ from monge.prob.bins import (
     CELLS_PER_STD,
     MAX_REPEATED,
     MAX_REPEATED_IN_ALL,
+    UNREACHABLE_CELL,
     BinnedCounts,
     Bins,
     CellStates,
@@ -525,3 +526,26 @@ def test_values_of_single_rows_are_not_kept():
     for name in ("runs.repeated", "runs.repeated_share"):  # as runs from before have it
         del state[name]
     BinnedCounts(space.parts, 64).load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["levels", "counts from -2 to 40", "counts from -2"])
+def test_the_lowest_values_may_have_bins_of_their_own(name):
+    bins = made(name, False)
+    first = float(bins.origin)
+    often = torch.tensor([first, first + 1]).double().repeat_interleave(100)
+    bins.fit(0, torch.cat([often, first + torch.arange(2.0, 40.0).double()]))
+    assert bins.low[0, :3].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["levels", "counts from -2 to 40"])
+def test_the_highest_value_may_have_a_bin_of_its_own(name):
+    bins = made(name, False)
+    last = float(bins.origin + bins.top) - 1
+    often = torch.full((100,), last).double()
+    bins.fit(0, torch.cat([last - torch.arange(1.0, 39.0).double().flip(0), often]))
+    used = bins.live[0].nonzero()[-1]
+    assert (bins.low[0, used].item(), bins.high[0, used].item()) == (
+        int(bins.top) - 1,
+        int(bins.top),
+    )
+    assert (bins.low[0][~bins.live[0]] >= UNREACHABLE_CELL).all()

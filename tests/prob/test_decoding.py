@@ -78,7 +78,7 @@ def test_rows_do_not_depend_on_those_beside_them():
         assert torch.equal(beam_search(alone, 1, 5, END, 3)[0][0], together[row])
 
 
-@pytest.mark.parametrize("size", [7, 3 * SYMBOL_BLOCK, 5 * SYMBOL_BLOCK + 9])
+@pytest.mark.parametrize("size", [7, 3 * SYMBOL_BLOCK, 5 * SYMBOL_BLOCK + 1, 5 * SYMBOL_BLOCK + 9])
 def test_the_best_sums_are_found_run_by_run(size):
     log_p = torch.randn(12, size, generator=make_generator(size)).log_softmax(-1)
     live = torch.randn(3, 4, generator=make_generator(1))

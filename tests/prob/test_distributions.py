@@ -11,6 +11,7 @@ from torch import Tensor
 
 from monge.core.rng import make_generator
 from monge.core.space import Space
+from monge.prob.bins import BinnedCounts
 from monge.prob.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -336,3 +337,33 @@ def test_an_atom_of_just_half_is_not_the_mode():
     params[:, :2] = 0.0
     assert number.present_share(params).tolist() == [[0.5, 0.5]] * 2
     assert (number.mode(params) != 7.0).all()
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_nothing_lies_below_a_lower_bound_and_nothing_above_an_upper_one(name):
+    """However much of the density is beside the bound."""
+    number = mixed(name, False, (), 1)
+    start, end = number.coordinate.ends()
+    params = number.initial_params()
+    for bound, inward, due in ((start, 1e-3, 0.0), (end, -1e-3, 1.0)):
+        if bound.isfinite().all():
+            near = torch.where(torch.arange(number.count) == 0, -6e4 * inward, params)
+            assert number.cumulative(near, bound).tolist() == [due, due]
+            beside = number.cumulative(near, bound + inward)
+            torch.testing.assert_close(beside, torch.full((2,), 1 - due).double())
+
+
+def test_counts_that_are_empty_fit_no_bins():
+    part = Space(kind="counts", mean=(6.0,), scale=(3.0,), optional=True)
+    number = MixedNumber([part], BinnedCounts([part], 8), 1).double()
+    x = torch.cat([torch.arange(3.0, 9.0), torch.full((40,), torch.nan)]).double()[:, None]
+    number.fit(x, torch.ones_like(x, dtype=torch.bool))
+    alone = BinnedCounts([part], 8).double()
+    alone.fit(x[:6], torch.ones(6, 1, dtype=torch.bool))
+    torch.testing.assert_close(number.number.state_dict(), alone.state_dict())
+
+
+def test_scales_of_coordinates_have_limits():
+    for scale, due in ((1e9, 1e6), (1e-9, 1e-6)):
+        part = Space(kind="real", scale=(scale,))
+        assert MixedNumber([part], None, 1).number.scale.item() == pytest.approx(due, rel=1e-7)

@@ -201,9 +201,11 @@ def test_it_never_gives_a_value_that_is_no_number(
 
 def test_identical_points_cost_nothing():
     x = torch.ones(5, 3)
-    plan = sinkhorn(x, x, 0.1)
-    assert plan.converged
-    assert plan.cost.item() == 0
+    for relative in (False, True):  # also in units of a mean cost of nothing
+        plan = sinkhorn(x, x, 0.1, relative=relative)
+        assert plan.converged
+        assert plan.epsilon == 0.1
+        assert plan.cost.item() == 0
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,15 @@ def test_a_likelihood_that_reads_other_rows_fails():
     assert failed(subject, "x120") == {"X120"}
 
 
+def test_a_mean_that_reads_other_rows_fails():
+    subject = next(subjects.fresh("transport.entropic_map"))
+    right = subject.model.mean
+    subject.model.mean = lambda given: right(given) - right(given).mean(0)
+    assert failed(subject, "x120_means") == {"X120"}
+    subject.model.mean = right
+    assert failed(subject, "x120_means") == set()
+
+
 def test_samples_that_ignore_the_generator_fail():
     subject = made()
     right, count = subject.model.sample, iter(range(100))
