@@ -4,7 +4,8 @@ Each model has its default and its smallest settings on the first built-in datas
 Measured is the peak of what torch's allocator holds during the third and fourth step
 (`torch.profiler`), the first two of fits to the whole split, above what it held before them
 without gradients; every update is due in the third, one more step follows if the fourth has the
-few rows that an epoch leaves, and rows that differ in length are the longest ones. Both sides leave out weights, EMA and optimiser state, which are known exactly.
+few rows that an epoch leaves, and rows that differ in length are the longest ones. Both sides
+leave out weights, EMA and optimiser state, which are known exactly.
 
     python -m benchmarks.step_memory [--only made vae] [--rows 1000] [--keep]
 """
