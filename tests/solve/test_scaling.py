@@ -80,6 +80,24 @@ def test_a_kernel_is_its_exponents_block_by_block(name):
     torch.testing.assert_close(next(single.blocks())[1], due[:2].float(), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("advised", [True, False])
+def test_large_memory_is_that_of_a_kernel(advised, monkeypatch):
+    """Also where the system refuses large pages."""
+    if not advised:
+        monkeypatch.setattr(gibbs_kernel.mmap, "MADV_HUGEPAGE", -1, raising=False)
+    monkeypatch.setattr(gibbs_kernel, "LARGE_BYTES", 0)
+    made = [gibbs_kernel.allocate(torch.Size([3, 5]), like) for like in (clouds()[0],) * 2]
+    made[0].fill_(1.0)
+    made[1].fill_(2.0)
+    assert made[0].shape == (3, 5)
+    assert made[0].dtype == torch.float64
+    assert made[0].tolist() == [[1.0] * 5] * 3  # each has its own
+    x, y = (points.float() for points in clouds())
+    stored = sinkhorn(x, y, EPSILON)
+    monkeypatch.undo()
+    torch.testing.assert_close(stored.f, sinkhorn(x, y, EPSILON).f)
+
+
 def test_exponents_are_held_where_their_exponentials_would_be_denormal():
     for dtype, lowest in ((torch.float32, -60.0), (torch.float64, -480.0)):
         kernel = MatrixKernel(torch.tensor([[1e6, 0.0]], dtype=dtype))

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Bijection, Mapped, sum_log_det
+from .base import Bijection, Compose, Mapped, sum_log_det
+from .elementwise import ActNorm
+from .linear import Permutation, scale_and_permute
 from .univariate import UnivariateMap
 
 MAX_NET_INPUT = 10.0
@@ -56,6 +58,24 @@ class CouplingBijection(Bijection):
 
     def join(self, stays: Tensor, moved: Tensor) -> Tensor:
         return torch.cat([moved, stays] if self.flip else [stays, moved], 1)
+
+
+class CouplingStack(Compose):
+    """Couplings, each with what follows it. A permutation and a scaling after it are undone
+    together: on a few entries every operation counts."""
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        found, volumes, parts = [], [], self.each()
+        while parts:
+            part = parts.pop()
+            if isinstance(part, ActNorm) and parts and isinstance(parts[-1], Permutation):
+                volumes.append(part.log_scale)
+                x = scale_and_permute(x, part.shift, part.log_scale, parts.pop())
+            else:
+                x, log_det = part.inverse(x, context)
+                found.append(log_det)
+        log_det = torch.stack(found).sum(0)
+        return x, log_det - torch.stack(volumes).sum() if volumes else log_det
 
 
 class CheckerboardCoupling(Bijection):

@@ -31,12 +31,10 @@ MAX_LOG_SCALING = 30.0
 """|log u| at which scalings are absorbed; the range of float32 ends at 88."""
 NEAR = 0.1
 """Marginal error from which Newton steps are tried: of 0.3 to 0.03 the value with the fewest
-passes over problems of 300 to 2048 points in 2 to 64 dimensions, epsilon 0.2 to 0.001. A single
-problem with a small epsilon may take more passes than with 0.3."""
-NEWTON_RESIDUAL = 0.3
-"""Relative residual of a Newton system; a smaller one is wasted on a nonlinear problem."""
-NEWTON_TOLERANCE = 0.3
-"""Smallest residual, as a fraction of the tolerance."""
+passes over problems of 300 to 2048 points in 2 to 64 dimensions, epsilon 0.2 to 0.001."""
+NEWTON_RESIDUAL = 0.2
+"""Relative residual of a Newton system; a smaller one is wasted on a nonlinear problem, and so is
+one below the tolerance."""
 MAX_CG_STEPS = 400
 """Most steps of conjugate gradients for one Newton step."""
 MAX_LOG_STEP = 5.0
@@ -110,9 +108,7 @@ class Scaling:
         def curve(y: Tensor) -> Tensor:
             return sums * y - right * self.around(right * y, weight)
 
-        y, steps = conjugate(
-            curve, self.b - sums, sums, NEWTON_TOLERANCE * tolerance, min(MAX_CG_STEPS, passes)
-        )
+        y, steps = conjugate(curve, self.b - sums, sums, tolerance, min(MAX_CG_STEPS, passes))
         return Leap(self.v, c.reciprocal(), y.clamp_(-MAX_LOG_STEP, MAX_LOG_STEP), error, steps)
 
     def around(self, vector: Tensor, scale: Tensor) -> Tensor:
