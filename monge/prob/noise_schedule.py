@@ -138,7 +138,8 @@ class NoiseSchedule(Configured, NoiseProcess):
     linear: $-\log \alpha^2 = b_0 u + (b_1 - b_0) u^2 / 2$ (Ho et al. 2020); cosine: $\alpha =
     \cos(\pi u / 2)$ (Nichol & Dhariwal 2021); sigmoid: $\alpha^2$ is a sigmoid (Jabri et al.
     2023); logsnr: $\lambda$ is linear; edm: $\sigma^{1/\rho}$ is linear with $\alpha = 1$ (Karras
-    et al. 2022). u covers the part of the curve between `high` and `low`.
+    et al. 2022). `shift` is added to $\lambda$ (Hoogeboom et al. 2023), and u covers the part of
+    the curve between `high` and `low`.
     """
 
     class Config(BaseConfig):
@@ -153,6 +154,9 @@ class NoiseSchedule(Configured, NoiseProcess):
         """Log-SNR at the noise."""
         rho: Annotated[float, Range(1)] = 7.0
         """edm: the root of sigma that is linear in time."""
+        shift: Annotated[float, Range(-10, 10)] = 0.0
+        """Moves the curve along the log-SNR: below 0, more of the times are noisy, at which what
+        pictures show as a whole is decided."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -162,19 +166,20 @@ class NoiseSchedule(Configured, NoiseProcess):
         self.config, self.family = config, config.family
         self.curve = CURVES[config.shape](config.rho)
         ends = torch.tensor([config.high, config.low], dtype=torch.float64)
-        self.start, self.end = self.curve.place(ends).tolist()
+        self.start, self.end = self.curve.place(ends - config.shift).tolist()
 
     def place(self, t: Tensor) -> Tensor:
         return self.start + (self.end - self.start) * t
 
     def log_snr(self, t: Tensor) -> Tensor:
-        return self.curve.height(self.place(t))
+        return self.curve.height(self.place(t)) + self.config.shift
 
     def derivative(self, t: Tensor) -> Tensor:
         return (self.end - self.start) * self.curve.derivative(self.place(t))
 
     def time(self, log_snr: Tensor) -> Tensor:
-        return ((self.curve.place(log_snr) - self.start) / (self.end - self.start)).clamp(0, 1)
+        place = self.curve.place(log_snr - self.config.shift)
+        return ((place - self.start) / (self.end - self.start)).clamp(0, 1)
 
 
 @dataclass(frozen=True)

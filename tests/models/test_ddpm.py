@@ -337,20 +337,21 @@ def test_the_start_of_levels_separates_neighbours():
 
 
 @pytest.mark.parametrize(
-    ("shape", "patch", "batch_size"),
+    ("shape", "patch", "batch_size", "shift"),
     [
-        ((3, 32, 32), 1, 16),  # colour: no squares of pixels, and many small steps
-        ((3, 64, 64), 2, 16),
-        ((1, 28, 28), 2, 64),
-        ((3, 16, 16), 1, 64),
+        ((3, 32, 32), 1, 16, 0),  # colour: no squares of pixels, and many small steps
+        ((3, 64, 64), 2, 16, 0),
+        ((1, 28, 28), 2, 16, -1),  # grey: more of the times are noisy
+        ((3, 16, 16), 1, 64, 0),
     ],
 )
-def test_images_of_many_numbers_have_small_batches_and_32_positions_a_side(
-    shape, patch, batch_size
+def test_large_images_have_small_batches_and_colour_32_positions_a_side(
+    shape, patch, batch_size, shift
 ):
     space = Space(kind="levels", shape=shape, size=256, rows=8000)
     found = DDPM.defaults(space)
     assert isinstance(found.config.net, UNetDenoiser.Config)
     assert (found.config.net.patch, found.train.batch_size) == (patch, batch_size)
+    assert found.config.schedule.shift == shift
     model = found.config.build(space)
     assert model.loss(Batch(torch.zeros(2, *shape)))["denoising"].shape == (2,)

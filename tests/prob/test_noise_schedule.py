@@ -30,6 +30,18 @@ def test_log_snr_falls_between_its_ends_and_is_inverted(shape, family):
     assert schedule.time(torch.tensor([99.0, -99.0])).tolist() == [0.0, 1.0]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shift_moves_the_curve_between_the_same_ends(shape):
+    """lambda of the shifted curve is that of the curve at the same place plus the shift."""
+    schedule = make(shape, high=8.0, low=-7.0, shift=-1.5)
+    log_snr = schedule.log_snr(T)
+    assert log_snr[[0, -1]].tolist() == pytest.approx([8.0, -7.0], abs=1e-9)
+    torch.testing.assert_close(schedule.time(log_snr), T, rtol=0, atol=1e-12)
+    wide = make(shape, high=9.5, low=-5.5)
+    torch.testing.assert_close(log_snr, wide.log_snr(T) - 1.5)
+    torch.testing.assert_close(schedule.derivative(T), wide.derivative(T))
+
+
 @pytest.mark.parametrize(("shape", "family"), EVERY)
 def test_slope_drift_and_diffusion_are_derivatives(shape, family):
     """f = d log alpha / dt and g^2 = d sigma^2 / dt - 2 f sigma^2."""

@@ -49,8 +49,8 @@ from ._units import MAX_ENUMERATED_LEVELS, FirstEstimate, Units, units_of
 SMALL_DATA_ROWS = 5000
 """Rows below which the default network is small."""
 HIGH_DIMENSIONAL_ENTRIES, FIRST_LEVEL_SIDE = 2048, 32
-"""Numbers of an image, pixels times channels, from which a step takes so long that a fit of
-minutes makes few of them; and the positions to a side of the first level of its network."""
+"""Numbers of a large image, pixels times channels, from which its network has few channels at full
+resolution; and the positions to a side of the first level of that network."""
 
 
 def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
@@ -58,8 +58,18 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     if space.is_image and min(space.shape[1:]) >= 6:
         dropout = 0.1 if 0 < space.rows < SMALL_DATA_ROWS else 0.0
         config = UNetDenoiser.Config(attention=1, dropout=dropout, waves=waves)
-        if not is_high_dimensional(space):
+        if not is_large_image(space):
             return with_levels_for(config, space.shape[1:])
+        if not is_high_dimensional(space):  # most channels where a position sees all others
+            return replace(
+                config,
+                width=24,
+                multipliers=(1, 2, 4),
+                patch=2,
+                blocks=1,
+                middle=1,
+                doubling="transposed",
+            )
         return replace(  # few channels at full resolution: squares of pixels would stay visible
             config,
             width=16,
@@ -81,10 +91,14 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     return MLPDenoiser.Config(width=256 if few else 512, depth=3, waves=waves)
 
 
+def is_large_image(space: Space) -> bool:
+    """Whether rows are images of sides such as 28x28 pixels or more."""
+    return space.is_image and min(space.shape[1:]) >= LARGE_IMAGE_SIDE
+
+
 def is_high_dimensional(space: Space) -> bool:
     """Whether rows are large images of many numbers, such as 32x32 pixels in colour."""
-    large = space.is_image and min(space.shape[1:]) >= LARGE_IMAGE_SIDE
-    return large and space.dims >= HIGH_DIMENSIONAL_ENTRIES
+    return is_large_image(space) and space.dims >= HIGH_DIMENSIONAL_ENTRIES
 
 
 def default_target(space: Space) -> NetworkTarget:
@@ -96,18 +110,18 @@ def default_target(space: Space) -> NetworkTarget:
 def default_recipe(space: Space) -> TrainConfig:
     """The training config; weights are averaged over up to ten thousand steps. Small tables have
     large batches too: a step costs little more, and with a few rows at each noise level the rates
-    of names and empty cells are learned late. Images of many numbers have small batches: the time
-    of a step grows with its rows, and in a fit of minutes their number is what counts."""
+    of names and empty cells are learned late. Large images have small batches: the time of a step
+    grows with its rows, and in a fit of minutes the number of steps is what counts."""
     few, table = 0 < space.rows < SMALL_DATA_ROWS, space.kind in TABLE_KINDS
     images = space.is_image or len(space.shape) == 2
     if not images and space.dims <= 4 and not table:
         return TrainConfig(
             lr=2e-3, batch_size=512, ema_decay=0.9999, eval_every=500, grad_clip=1.0
         )
-    many = is_high_dimensional(space)
+    large = is_large_image(space)
     return TrainConfig(
-        lr=2e-3 if many else 1e-3,
-        batch_size=16 if many else 64 if images or (few and not table) else 256,
+        lr=2e-3 if large else 1e-3,
+        batch_size=16 if large else 64 if images or (few and not table) else 256,
         ema_decay=0.9999,
         eval_every=300 if few else 2000,
         grad_clip=1.0,
