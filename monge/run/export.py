@@ -408,42 +408,10 @@ def running_product(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) ->
     return torch.stack(list(itertools.accumulate(parts, torch.mul)), dim)
 
 
-NEAR_HALF = (3.3871327179, 50.434271938, 159.29113202, 59.10937472)
-NEAR_HALF_BELOW = (1.0, 17.895169469, 78.757757664, 67.1875636)
-IN_TAIL = (1.4234372777, 2.75681539, 1.3067284816, 0.17023821103)
-IN_TAIL_BELOW = (1.0, 0.7370016425, 0.12021132975)
-FAR_IN_TAIL = (6.657905115, 3.081226386, 0.42868294337, 0.017337203997)
-FAR_IN_TAIL_BELOW = (1.0, 0.24197894225, 0.012258202635)
-"""Coefficients of the quotients of polynomials in `normal_quantile`, the lowest first."""
-
-
-def normal_quantile(p: Tensor) -> Tensor:
-    """torch.special.ndtri by quotients of polynomials, to seven digits (Wichura 1988, AS 241)."""
-
-    def quotient(x: Tensor, above: Sequence[float], below: Sequence[float]) -> Tensor:
-        return polynomial(x, above) / polynomial(x, below)
-
-    q = p - 0.5
-    middle = q * quotient(0.180625 - q.square(), NEAR_HALF, NEAR_HALF_BELOW)
-    r = (-torch.minimum(p, 1 - p).log()).sqrt()
-    near = quotient(r - 1.6, IN_TAIL, IN_TAIL_BELOW)
-    far = quotient(r - 5, FAR_IN_TAIL, FAR_IN_TAIL_BELOW)
-    tail = torch.where(r <= 5, near, far.where(r.isfinite(), r))
-    return torch.where(q.abs() <= 0.425, middle, torch.where(q < 0, -tail, tail))
-
-
-def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    value = torch.full_like(x, coefficients[-1])
-    for each in reversed(coefficients[:-1]):
-        value = value * x + each
-    return value
-
-
 IN_OTHER_OPERATORS: dict[Any, Call] = {
     torch.ops.aten.cumprod.default: running_product,
     torch.ops.aten.linalg_cholesky.default: cholesky_factor,
     torch.ops.aten.searchsorted.Tensor: search_sorted,
-    torch.ops.aten.special_ndtri.default: normal_quantile,
     torch.ops.aten.linalg_solve_triangular.default: solve_triangular,
 }
 """Operators that ONNX has not, by those that it has."""

@@ -514,3 +514,18 @@ def test_a_matrix_begins_as_a_rotation_or_a_permutation():
         matrix = mix.inverse(torch.eye(6, dtype=torch.float64))[0]
         torch.testing.assert_close(matrix @ matrix.T, torch.eye(6).double(), rtol=0, atol=1e-6)
         assert rotate == bool((matrix.abs() - matrix.abs().round()).abs().max() > 1e-3)
+
+
+@pytest.mark.parametrize(("context", "depth"), [(0, 0), (0, 1), (2, 1), (2, 3)])
+def test_an_exported_contraction_has_the_same_log_determinant(context, depth):
+    """Its slope is a product of layers there, and a gradient elsewhere."""
+    torch.manual_seed(0)
+    net = ContractiveNet(3, context, 8, depth).double()
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter)
+    layer, x = ResidualBijection(net), torch.randn(5, 3).double()
+    given = torch.randn(5, context).double() if context else None
+    expected = layer.inverse(x, given)
+    with exporting():
+        found = layer.inverse(x, given)
+    torch.testing.assert_close(found, expected)

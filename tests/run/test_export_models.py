@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from contextlib import nullcontext
 
 import candidates
 import pytest
@@ -13,6 +14,8 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.positional import example_inputs
 from monge.core.rng import make_generator
+from monge.models.flow._base import Flow
+from monge.models.flow.residual import ResidualFlow
 from monge.run import export
 from monge.train.trainer import Trainer
 
@@ -51,6 +54,14 @@ def noisy(model):
         return True
 
 
+def beyond_onnx(model, what):
+    """What only torch.export writes, since ONNX or onnxruntime lack the operators: decoders of
+    tables in flows (error functions in double precision, quantiles) and log-determinants of
+    residual maps (singular values)."""
+    decodes_table = what == "decode" and isinstance(model, Flow) and bool(model.space.columns)
+    return decodes_table or (what == "score" and isinstance(model, ResidualFlow))
+
+
 def free_axes(file):
     """The names of the axes of an ONNX file whose size is free."""
     import onnxruntime
@@ -80,8 +91,9 @@ def exported(model, name, onnx=None):
             program = export.traced(module, inputs, axes, what, name)
             if onnx:
                 out = onnx / f"{what}.onnx"
-                export.save(program, module, inputs, axes, out, what, name)
-                assert free_axes(out) == {"rows"}
+                with pytest.raises(UsageError) if beyond_onnx(model, what) else nullcontext():
+                    export.save(program, module, inputs, axes, out, what, name)
+                    assert free_axes(out) == {"rows"}
         done.append(what)
     return done
 
@@ -119,14 +131,6 @@ def test_a_search_by_comparison_finds_the_places_of_torch(shape, options):
     order = torch.randperm(shape[-1], generator=generator).expand(shape)
     mixed = torch.empty_like(ordered).scatter_(-1, order, ordered)
     assert torch.equal(export.search_sorted(mixed, values, sorter=order, **options), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_quantile_of_the_normal_is_that_of_torch(dtype):
-    tail = 10.0 ** -torch.linspace(0.5, 37, 200, dtype=torch.float64)
-    p = torch.cat([torch.linspace(0, 1, 999, dtype=torch.float64), tail, 1 - tail]).to(dtype)
-    expected = torch.special.ndtri(p)
-    torch.testing.assert_close(export.normal_quantile(p), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_program_of_limited_rows_is_refused(monkeypatch):

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core.model import is_exporting
 from .base import Bijection, Mapped
 
 SLOPE = 0.97
@@ -62,6 +63,21 @@ class ContractiveNet(nn.Module):
             x = x * torch.sigmoid(F.softplus(self.rates[place]) * x) / SWISH_SLOPE
         return x
 
+    def jacobian(self, x: Tensor, context: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
+        """dg/dx, (B, D, D): the product of those of the layers."""
+        slope = torch.eye(x.shape[1]).to(x).expand(x.shape[0], -1, -1)
+        for place, (layer, weight) in enumerate(zip(self.layers, weights, strict=True)):
+            x, slope = F.linear(x, weight, layer.bias), weight @ slope  # type: ignore[arg-type]
+            if place == len(weights) - 1:
+                return slope
+            if place == 0 and self.reads is not None and context is not None:
+                x = x + self.reads(context)
+            rate = F.softplus(self.rates[place])
+            gate = torch.sigmoid(rate * x)
+            own = gate * (1 + rate * x * (1 - gate)) / SWISH_SLOPE  # of t sigmoid(b t) / 1.1
+            x, slope = x * gate / SWISH_SLOPE, own[..., None] * slope
+        return slope
+
 
 class ResidualBijection(Bijection):
     """z = x + g(x, context); x by fixed-point iteration."""
@@ -83,6 +99,10 @@ class ResidualBijection(Bijection):
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         """With the exact log-determinant, one vector-Jacobian product for each entry."""
+        if is_exporting():  # a program has no gradients
+            weights = self.net.weights()
+            matrix = self.net.jacobian(x, context, weights) + torch.eye(x.shape[1]).to(x)
+            return x + self.net(x, context, weights), torch.linalg.slogdet(matrix)[1]
         keep = torch.is_grad_enabled()
         with torch.enable_grad():
             point, out = self.evaluate(x, context)
