@@ -93,7 +93,10 @@ LEFT_OUT = (ast.Raise, ast.Assert, ast.AnnAssign, ast.arguments)
 KEYWORDS = ("strict", "fused", "foreach", "non_blocking")
 """Arguments left out too: that zip has to find equal lengths is an assertion, the others are how
 torch computes the same numbers sooner."""
-WAYS = ("prob/bijections/linear.py:LULinear.is_small_batch",)
+WAYS = (
+    "prob/bijections/linear.py:LULinear.is_small_batch",
+    "train/distributed.py:early_messages",
+)
 """Functions left out, which only choose between two ways to the same numbers."""
 
 

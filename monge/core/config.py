@@ -410,7 +410,7 @@ def sizes(value: Any) -> Iterator[int]:
         yield len(value)
         numbers = [size for entry in value for size in sizes(entry)]
         yield from numbers
-        yield math.prod(number for number in numbers if number > 0)
+        yield math.prod(max(number, 1) for number in numbers)
     elif isinstance(value, int):
         yield int(value)
 

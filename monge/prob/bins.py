@@ -79,8 +79,10 @@ class Bins(nn.Module):
         self.register_buffer("tail", torch.ones(len(parts), 2))
         self.register_buffer("origin", torch.zeros(len(parts)))
         self.register_buffer("unit", torch.ones(len(parts)))
-        room = max((repeated_room(part, bins) for part in parts), default=0)
-        room = min(room, MAX_REPEATED, MAX_REPEATED_IN_ALL // max(len(parts), 1))
+        most = (
+            min(repeated_room(part, bins), MAX_REPEATED_IN_ALL // len(parts)) for part in parts
+        )
+        room = min(max(most, default=0), MAX_REPEATED)
         self.register_buffer("repeated", torch.full((len(parts), room), UNREACHABLE_CELL))
         self.register_buffer("repeated_share", torch.zeros(len(parts), room))
         self.counted = [part.kind == "counts" for part in parts]

@@ -195,9 +195,7 @@ def compare_divergences(
     within = [float((kernel * weight).sum()) for weight in both]
 
     def entropic(a: Tensor, b: Tensor) -> float:
-        rows, columns = a > 0, b > 0
-        cost = costs[2.0][rows][:, columns]
-        plan = sinkhorn(cost, None, epsilon * scale, a=a[rows], b=b[columns], tolerance=1e-9)
+        plan = sinkhorn(costs[2.0], None, epsilon * scale, a=a, b=b, tolerance=1e-9)
         return float(plan.value)
 
     found = {

@@ -171,7 +171,7 @@ class RowEmbedding(nn.Module):
             used, own = self.runs.live[j], slice(int(self.start[i]), int(self.start[i]) + RUNS)
             last = int(used.sum()) - 1
             step = min(NAME_DISTANCE, LADDER_LENGTH / max(last, 1))
-            ladder = step * (used.cumsum(0) - 1 - last / 2)
+            ladder = step * used.cumsum(0)  # its mean is subtracted below
             live[own], points[own, int(self.first_axis[i])] = used, ladder.to(points)
         used_components = (live.to(points) @ self.members)[self.column]
         share = torch.where(live, cells.to(points) + PSEUDO_CELLS / used_components, 0.0)
@@ -280,11 +280,11 @@ class RowEmbedding(nn.Module):
         """Components (B, D) with these probabilities (B, components), from a uniform for each
         column (B, D), and what is left of the uniforms, uniform again."""
         total = probability.double().cumsum(1)
-        ends = total[:, self.start + torch.tensor(self.sizes, device=u.device) - 1]
+        last = self.start + torch.tensor(self.sizes, device=u.device) - 1
+        ends = total[:, last]
         begins = torch.cat([torch.zeros_like(ends[:, :1]), ends[:, :-1]], 1)
         goal = begins + u.double().clamp(0, 1 - 1e-9) * (ends - begins)
         chosen = torch.searchsorted(total, goal, right=True)
-        last = self.start + torch.tensor(self.sizes, device=u.device) - 1
         chosen = torch.minimum(torch.maximum(chosen, self.start), last)
         own = probability.double().gather(1, chosen)
         left = (goal - (total.gather(1, chosen) - own)) / own

@@ -162,12 +162,15 @@ def test_log_determinants_are_those_of_the_jacobian(name):
     layer, shape = LAYERS[name]
     z = torch.randn(1, *shape, dtype=torch.float64)
     x = layer(z)[0].detach()
+    product = torch.eye(z.numel(), dtype=torch.float64)
     for f, point in ((layer, z), (layer.inverse, x)):
         matrix = torch.autograd.functional.jacobian(lambda v, f=f: f(v)[0], point)
         matrix = matrix.reshape(z.numel(), z.numel())
+        product = matrix @ product
         torch.testing.assert_close(
             torch.linalg.slogdet(matrix)[1], f(point)[1][0].detach(), rtol=1e-9, atol=1e-9
         )
+    torch.testing.assert_close(product, torch.eye(len(product)).double(), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("warp", WARPS.values(), ids=WARPS)

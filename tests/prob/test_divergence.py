@@ -229,3 +229,18 @@ def test_two_rows_are_enough_for_an_unbiased_statistic():
     assert d.off_diagonal(torch.tensor([[5.0, 1.0], [2.0, 7.0]])).item() == 1.5
     with pytest.raises(DataError, match="1"):
         d.off_diagonal(torch.ones(1, 1))
+
+
+def test_smoothed_divergences_are_means_around_every_row():
+    g = make_generator(3)
+    x, y = torch.randn(3, 2, generator=g).double(), torch.randn(4, 2, generator=g).double() + 1
+    found = d.smoothed_divergences(x, y, 0.5, samples=50, generator=make_generator(4))
+    same = make_generator(4)
+    ratios = []
+    for side in (x, y):
+        noise = torch.randn(50, *side.shape, generator=same, dtype=torch.float64)
+        points = (side + 0.5 * noise).reshape(-1, 1, 2)
+        p, q = ((-(points - each).square().sum(2) / 0.5).exp().mean(1) for each in (x, y))
+        ratios.append((p / q).log())
+    assert found["kl"].item() == pytest.approx(ratios[0].mean().item())
+    assert found["reverse_kl"].item() == pytest.approx(-ratios[1].mean().item())

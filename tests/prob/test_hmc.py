@@ -47,6 +47,22 @@ def test_a_move_is_reversible_and_nearly_keeps_its_energy():
     assert coarse.min() < 0.5
 
 
+def test_the_length_of_a_move_varies_by_a_fifth():
+    """On a flat density a move is its length times the momentum."""
+    start = torch.zeros(2000, 2, dtype=torch.float64)
+    sampler = HamiltonianMonteCarlo(
+        lambda s: 0 * s.sum(1), torch.ones_like(start), 1, 1, make_generator(0)
+    )
+    value, slope = sampler.gradient(start)
+    end, *_, chance = sampler.leap(start, value, slope, torch.full((2000, 1), 0.5).double())
+    momentum = torch.randn(2000, 2, generator=make_generator(0), dtype=torch.float64)
+    length = end / momentum / 0.5
+    torch.testing.assert_close(length[:, 0], length[:, 1])
+    assert 0.8 < length.min() < 0.81
+    assert 1.19 < length.max() < 1.2
+    assert (chance == 1).all()
+
+
 @pytest.mark.parametrize("beyond", [math.nan, math.inf])
 def test_moves_to_where_no_density_is_are_refused(beyond):
     def half(s):

@@ -1,6 +1,9 @@
 """Exact transport: certificates, brute force, the line, Gaussians, doubly stochastic matrices."""
 
 import itertools
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from monge.solve.transport.exact import (
     exact,
     on_line,
     program,
+    simplex,
     sliced,
     soft_permutation,
 )
@@ -59,6 +63,29 @@ def test_weights_are_moved_whole():
     plan, f, g = program(cost.numpy(), 3 * a.numpy(), 2 * b.numpy())  # shares, whatever their sum
     assert (plan * cost.numpy()).sum() == pytest.approx(found.cost.item(), abs=1e-12)
     assert f @ a.numpy() + g @ b.numpy() == pytest.approx(found.cost.item(), abs=1e-12)
+
+
+def test_a_network_simplex_is_asked_for_the_plan_of_shares(monkeypatch):
+    """POT's solver is exchanged for ours, which tells the masses it was given."""
+    asked = {}
+
+    def emd(a, b, cost, log=False, numItermax=0):
+        asked.update(a=a, b=b, log=log, most=numItermax)
+        plan, f, g = program(cost, a, b)
+        return plan, {"u": f, "v": g}
+
+    module = ModuleType("ot")
+    module.__spec__, module.emd = ModuleSpec("ot", None), emd
+    monkeypatch.setitem(sys.modules, "ot", module)
+    cost = squared(points(4), points(3, seed=1))
+    a, b = torch.arange(1.0, 5).double() / 10, torch.tensor([0.5, 0.25, 0.25]).double()
+    found = exact(cost, a, b)
+    f, g = found.potentials
+    torch.testing.assert_close(f @ a + g @ b, found.cost)
+    assert asked["log"]
+    assert asked["most"] == 10_000_000  # many more than are needed
+    simplex(cost.numpy(), 3 * a.numpy(), 2 * b.numpy())
+    assert (asked["a"].sum(), asked["b"].sum()) == (pytest.approx(1), pytest.approx(1))
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.5])

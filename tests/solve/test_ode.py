@@ -1,6 +1,7 @@
 """Solutions with known answers, the order of each method, steps of rows, and two gradients."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -136,6 +137,10 @@ def test_a_tolerance_below_machine_precision_is_refused(dtype, tolerance):
     start = torch.ones(1, 1, dtype=dtype)
     with pytest.raises(UsageError, match=f"tolerance={tolerance:g}"):
         integrate_one(logistic, start, options=Solver(tolerance=tolerance))
+    for units, refused in ((3.9, True), (4.1, False)):
+        solver = Solver(tolerance=units * torch.finfo(dtype).eps)
+        with pytest.raises(UsageError) if refused else nullcontext():
+            solver.check(dtype)
 
 
 def test_times_that_reverse_are_refused():

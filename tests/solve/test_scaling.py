@@ -223,6 +223,8 @@ def test_conjugate_gradients_solve_a_batch():
     kept, _ = conjugate(lambda v: across(matrix, v), right, empty, 1e-9, 50)
     assert not kept[:, 0].any()
     assert far.isfinite().all()
+    down, _ = conjugate(lambda v: -v, right, scale, 1e-9, 50)
+    assert not down.any()  # no step where the curve has no minimum
 
 
 def test_stages_and_passes_are_counted():
@@ -234,6 +236,7 @@ def test_stages_and_passes_are_counted():
     mean = float(squared(x, y).mean())
     assert stages[0] >= 0.02 * mean > stages[1]
     passes = [point.passes for point in plan.trace]
+    assert passes[0] == 1
     assert passes == sorted(passes)
     assert len(set(passes)) == len(passes)
     assert passes[-1] < plan.passes <= passes[-1] + 2

@@ -34,6 +34,7 @@ def test_round_trip_with_tied_weights(tmp_path):
     for name, value in {"x": x, "tied": x, "y": y, "t": x.T}.items():
         assert torch.equal(tensors[name], value)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o644  # others may read a shared run
 
 
 def test_killed_while_saving_leaves_a_whole_file(tmp_path):

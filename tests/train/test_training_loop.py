@@ -19,7 +19,7 @@ from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.optimiser import lr_factor, make_optimiser
-from monge.train.trainer import EMA, Trainer
+from monge.train.trainer import EMA, Trainer, mean_values
 
 
 class TwoPlayerModel(Model):
@@ -399,3 +399,14 @@ def test_a_step_is_that_of_torch(kind):
         found.append(param.detach())
     assert torch.equal(*found)
     assert not torch.equal(found[0], torch.tensor([1.0, -2.0]))
+
+
+def test_logged_values_are_means_and_the_first_that_is_not_finite_is_named():
+    logged = [
+        (step, name, torch.tensor(value))
+        for step, name, value in [(1, "a", 1.0), (1, "b", 5.0), (2, "a", 4.0)]
+    ]
+    assert mean_values(logged) == ({"a": 2.5, "b": 5.0}, None)
+    assert mean_values([]) == ({}, None)
+    wrong = [*logged, (3, "b", torch.tensor(math.inf)), (3, "a", torch.tensor(math.nan))]
+    assert mean_values(wrong) == ({}, (3, "b", math.inf))

@@ -151,7 +151,7 @@ def on_line(
     sides = [(x, weights(a, x.shape, x, "a")), (y, weights(b, y.shape, y, "b"))]
     ordered = [(values.sort(-1), mass) for values, mass in sides]
     ends = [mass.gather(-1, order.indices).cumsum(-1) for order, mass in ordered]
-    cuts = torch.cat(ends, -1).sort(-1).values.clamp(max=1.0)  # (*S, n + m)
+    cuts = torch.cat(ends, -1).sort(-1).values  # (*S, n + m)
     widths = cuts.diff(dim=-1, prepend=torch.zeros_like(cuts[..., :1]))
     middle = (cuts - widths / 2).contiguous()
     at = [
