@@ -88,6 +88,8 @@ POOLED = 3
 """Models whose draws are pooled."""
 DIGITS = 6
 """Numbers that agree in as many are one."""
+ROWS_AT_ONCE = 4096
+"""Rows, draws counted, that are completed at a time."""
 JOINT = 20
 """Draws of each row in the energy distance."""
 ALWAYS_SEEN = 0.3
@@ -222,9 +224,8 @@ class Fitted:
     def draws(self, count: int) -> np.ndarray:  # (N, count, D)
         assert isinstance(self.model, CanComplete), "completes rows"
         generator = torch.Generator().manual_seed(0)
-        every = self.batch[torch.arange(len(self.batch)).repeat_interleave(count)]
-        filled = in_chunks(lambda rows: self.model.complete(rows, None, generator), every)
-        x = filled.reshape(len(self.batch), count, -1).double().numpy()
+        complete = partial(self.model.complete_several, draws=count, generator=generator)
+        x = in_chunks(complete, self.batch, ROWS_AT_ONCE // count).double().numpy()
         scaled = (x - self.table.low) / self.table.span
         for i, values in enumerate(self.values):
             if values is not None:
@@ -251,6 +252,8 @@ def fitted(
     candidate: str, table: Table, hidden: np.ndarray, budget: str, threads: int
 ) -> Iterator[Fitted]:
     model, *settings = candidate.split(":")
+    members = [int(each.removeprefix("bag=")) for each in settings if each.startswith("bag=")]
+    settings = [each for each in settings if not each.startswith("bag=")]
     frame = table.frame(hidden)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
@@ -264,6 +267,8 @@ def fitted(
             *table.settings,
             "data.missing=ignore",
             budget=budget,
+            ensemble=sum(members),
+            bag=bool(members),
             out=f"{folder}/run",
             compute=ComputeConfig("cpu", threads=threads),
         )

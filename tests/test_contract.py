@@ -275,6 +275,9 @@ def test_completing_keeps_observed_values(name, kind, given):
     assert x.shape == rows.x.shape
     assert torch.equal(x[seen], rows.x.to(x.dtype)[seen])
     assert torch.equal(x, model.complete(incomplete, options, make_generator(0)))
+    several = model.complete_several(incomplete, 3, options, make_generator(0))
+    assert several.shape == (8, 3, *case.space.shape)
+    assert all(torch.equal(one[seen], x[seen]) for one in several.unbind(1))
 
 
 @every(CanStream)

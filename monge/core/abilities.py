@@ -539,6 +539,19 @@ class CanComplete(Ability):
     ) -> Tensor:
         """x with the values that are not observed sampled given the others, (B, *event)."""
 
+    def complete_several(
+        self,
+        batch: Batch,
+        draws: int,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Several completions of each row, (B, draws, *event); a model that weighs candidates may
+        choose all of a row from the same ones."""
+        every = batch[torch.arange(len(batch)).repeat_interleave(draws)]
+        every = replace(every, row=torch.arange(len(every)))  # noise that is keyed by rows
+        return self.complete(every, options, generator).unflatten(0, (len(batch), draws))
+
 
 class CanTransfer(Ability):
     """Carries rows over to other conditions, with the same codes.

@@ -29,7 +29,7 @@ from ..core.rng import make_generator
 from ..core.space import Space
 from .energy_distance import FeatureMap
 from .likelihood import HeldOutRows, row_subset
-from .rejection import Obeys, draw_obeying
+from .rejection import Obeys, complete_obeying
 from .tabular import NAMES, is_table
 
 PERCENTAGES = (10, 30, 50)
@@ -119,16 +119,13 @@ def fill(
     space, device, n = model.space, device_of(model), len(batch)
     known = batch.observed_mask & ~space.empty(batch.x)
     hidden = known & (torch.rand(known.shape, generator=generator) < percent / 100)
-    asked = batch.hide(hidden, space)[torch.arange(n).repeat_interleave(DRAWS)]
     noise = make_generator(int(torch.randint(1 << 31, (), generator=generator)), device)
-    # The draws of one row must not share the noise that is keyed by its number.
-    asked = replace(asked, row=torch.arange(len(asked)))
 
-    def complete(rows: Tensor) -> Tensor:
-        return model.complete(asked[rows].to(device), None, noise).cpu()
+    def complete(rows: Batch, count: int) -> Tensor:
+        return model.complete_several(rows.to(device), count, None, noise).cpu()
 
     with torch.no_grad():
-        x = draw_obeying(complete, len(asked), obeys)[0].unflatten(0, (n, DRAWS))
+        x = complete_obeying(complete, batch.hide(hidden, space), DRAWS, obeys)[0]
     feature_map = FeatureMap(replace(space, given={}))
     seen = batch.observed_mask
     few = Batch(x[:, :JOINT].flatten(0, 1), observed=seen.repeat_interleave(JOINT, 0))

@@ -7,11 +7,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..core.batch import Batch
+
 MAX_REPEATS = 200
 """Tries of a row until one obeys the constraints of the data."""
 
 Obeys = Callable[[Tensor], Tensor]
 """Which rows (n, D) obey the constraints, (n,)."""
+CompleteRows = Callable[[Batch, int], Tensor]
+"""Rows (B, *event), each completed several times, (B, draws, *event)."""
 
 
 def draw_obeying(
@@ -27,3 +31,18 @@ def draw_obeying(
             break
         x[wrong] = draw(wrong)
     return x, wrong
+
+
+def complete_obeying(
+    complete: CompleteRows, batch: Batch, count: int, obeys: Obeys | None
+) -> tuple[Tensor, Tensor]:
+    """`count` completions of each row, (B, count, *event), each repeated until it obeys, and the
+    numbers of the rows of which no try does."""
+
+    def draw(rows: Tensor) -> Tensor:
+        if len(rows) == count * len(batch):  # all of them
+            return complete(batch, count).flatten(0, 1)
+        return complete(batch[rows // count], 1)[:, 0]
+
+    x, wrong = draw_obeying(draw, count * len(batch), obeys)
+    return x.unflatten(0, (len(batch), count)), wrong // count

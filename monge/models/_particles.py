@@ -6,7 +6,8 @@ $P(\text{present} \mid x_{<i})$; at an observed entry it is weighted by $p(x_i \
 the effective sample size $(\sum w)^2 / \sum w^2$ falls below P / 2, the particles are resampled in
 proportion to their weights. The mean weight estimates the probability of the observed values, so
 members of a mixture are chosen by it; one particle of the member is the completed row. It tends to
-the distribution of the model as P grows.
+the distribution of the model as P grows. Several draws of a row are particles of the same walk,
+which then has more of them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from ._ordering import late_rows
 
 ROWS_PER_PASS = 4096
 """Particles that walk at a time."""
+PARTICLES_PER_DRAW = 4
+"""Fewest particles for each of several draws of a row."""
 RESAMPLE_BELOW = 0.5
 """Share of the particles: an effective sample size below it makes a row resample them."""
 
@@ -81,10 +84,17 @@ class CompletesByParticles(CanComplete, HasConditionals, abc.ABC):
         return found | late_rows(self.orders, seen) if self.weighs_observed else found
 
     def fill_by_particles(
-        self, batch: Batch, particles: int, cached: bool, generator: Generator | None
+        self,
+        batch: Batch,
+        particles: int,
+        cached: bool,
+        generator: Generator | None,
+        draws: int = 1,
     ) -> FilledRows:
-        """Flat rows (n, D) whose unobserved entries are sampled by particles of all members."""
+        """Flat rows (n, D) whose unobserved entries are sampled by particles of all members,
+        each several times."""
         members = range(len(self.orders))
+        particles = max(particles, PARTICLES_PER_DRAW * draws if draws > 1 else 1)
         count = -(-particles // len(members))  # of each member
         distributions, read, parts = self.entry_distributions(), self.entry_reader(), []
         with torch.inference_mode():
@@ -98,7 +108,7 @@ class CompletesByParticles(CanComplete, HasConditionals, abc.ABC):
                         rows, count, distributions, read, self.weighs_observed, noise, generator
                     )
                     steps = self.particle_steps(k, rows, cached)
-                    one = walk.walk(self.orders[k].argsort().tolist(), steps)
+                    one = walk.walk(self.orders[k].argsort().tolist(), steps, draws)
                     filled.append(replace(one, log_mean=one.log_mean + start[:, k]))
                 parts.append(choose_member(filled, generator))
         sizes = torch.cat([part.effective for part in parts])
@@ -144,7 +154,7 @@ class CompletesByParticles(CanComplete, HasConditionals, abc.ABC):
 class FilledRows:
     """Rows sampled by the particles of one member."""
 
-    x: Tensor  # (R, D)
+    x: Tensor  # (R, draws, D)
     log_mean: Tensor  # (R,): log of the mean weight
     effective: Tensor  # (R,): effective sample size, the smallest on the way
 
@@ -171,13 +181,13 @@ class ParticleRows:
         self.log_mean = torch.zeros_like(self.log_weight[:, 0])
         self.effective = torch.full_like(self.log_mean, float(particles))
 
-    def walk(self, entries: Sequence[int], steps: EntryStepper) -> FilledRows:
+    def walk(self, entries: Sequence[int], steps: EntryStepper, draws: int) -> FilledRows:
         for place, entry in enumerate(entries):
             self.advance(entry, steps.parameters(place))
             steps.feed(place, self.read(entry, self.x[:, entry]))
             if place + 1 < len(entries):
                 self.resample(steps)
-        return self.choose()
+        return self.choose(draws)
 
     def advance(self, entry: int, params: Tensor) -> None:
         """Sample or weigh an entry, given its parameters (R P, P_i)."""
@@ -216,12 +226,12 @@ class ParticleRows:
         self.log_mean = self.log_mean + torch.where(low, log_mean_weight(self.log_weight), 0.0)
         self.log_weight = self.log_weight.masked_fill(low[:, None], 0.0)
 
-    def choose(self) -> FilledRows:
-        """One particle of each row in proportion to its weight."""
+    def choose(self, draws: int) -> FilledRows:
+        """Particles of each row in proportion to their weights."""
         rows, particles = self.log_weight.shape
-        u = torch.rand(rows, generator=self.generator, device=self.x.device).double()
-        which = sample_categorical(self.log_weight, u)
-        x = self.x.view(rows, particles, -1)[torch.arange(rows, device=which.device), which]
+        u = torch.rand(rows, draws, generator=self.generator, device=self.x.device).double()
+        which = sample_categorical(self.log_weight[:, None].expand(-1, draws, -1), u)
+        x = self.x.view(rows, particles, -1)[torch.arange(rows, device=u.device)[:, None], which]
         return FilledRows(x, self.log_mean + log_mean_weight(self.log_weight), self.effective)
 
 
@@ -240,11 +250,11 @@ def choose_member(filled: Sequence[FilledRows], generator: Generator | None) -> 
         return filled[0]
     log_mean = torch.stack([one.log_mean for one in filled], 1)  # (R, K)
     log_mean = log_mean.masked_fill(log_mean.isneginf().all(1, keepdim=True), 0.0)
-    u = torch.rand(len(log_mean), generator=generator, device=log_mean.device).double()
-    which = sample_categorical(log_mean, u)
-    x = torch.stack([one.x for one in filled], 1)  # (R, K, D)
+    x = torch.stack([one.x for one in filled], 2)  # (R, draws, K, D)
+    u = torch.rand(x.shape[:2], generator=generator, device=log_mean.device).double()
+    which = sample_categorical(log_mean[:, None].expand(*x.shape[:3]), u)  # (R, draws)
     sizes = torch.stack([one.effective for one in filled], 1)
     share = log_mean.softmax(1)
     effective = 1 / (share.square() / sizes).sum(1)
-    chosen = x[torch.arange(len(x), device=x.device), which]
+    chosen = x.take_along_dim(which[..., None, None], 2)[:, :, 0]
     return FilledRows(chosen, log_mean.logsumexp(1) - math.log(len(filled)), effective)

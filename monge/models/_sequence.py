@@ -279,7 +279,7 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
         if bool(weighted.any()):
             x[weighted] = self.fill_by_particles(
                 rows[weighted], chosen.particles, chosen.cached, generator
-            ).x
+            ).x[:, 0]
         full = self.to_event(x)
         within = self.layout.event(self.layout.within(batch))
         return torch.where(within, full, batch.x.to(full))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from ..data import frames, loading
 from ..data.codecs.array import Array
 from ..data.codecs.scalar import listed
 from ..data.dataset import View
+from ..evaluate.rejection import CompleteRows
 
 FillBy = Literal["sample", "mean", "median"]
 POINT_DRAWS = 100
@@ -122,36 +123,38 @@ def point_estimate(draws: Tensor, space: Space, by: FillBy) -> Tensor:
 def complete_rows(
     batch: Batch,
     space: Space,
-    complete: Any,
+    complete: CompleteRows,
     by: FillBy = "sample",
     draws: int = 1,
     interval: float | None = None,
 ) -> Completed:
-    """`complete` fills a batch by one sample a row."""
+    """Rows without an unknown cell stay as they are; if no row has one, the model samples all of
+    them anew (noise, edit)."""
     if draws < 1:
         raise UsageError(f"expected at least 1 draw of each row, found draws={draws}; use draws=1")
     each = COPIES_OF_DRAWS * 8.0 * batch.x[:1].numel() * len(batch)
     require_memory(f"draws={draws} of {len(batch)} rows", draws * each, "draw fewer at a time")
-    filled = ~batch.observed_mask
-    if by == "sample" and interval is None:
-        every = batch[torch.arange(len(batch)).repeat_interleave(draws)]
-        return Completed(in_chunks(complete, every), filled)
-    many = batch[torch.arange(len(batch)).repeat_interleave(max(draws, POINT_DRAWS))]
-    found = in_chunks(complete, many).reshape(len(batch), -1, *batch.x.shape[1:])
-    ends: tuple[Tensor | None, Tensor | None] = (None, None)
+    unknown, sampled = ~batch.observed_mask, by == "sample"
+    replaced = unknown if bool(unknown.any()) else torch.ones_like(unknown)
+    some = replaced.flatten(1).any(1)
+    count = draws if sampled and interval is None else max(draws, POINT_DRAWS)
+    found = in_chunks(lambda rows: complete(rows, count), batch[some], MAX_CHUNK // count)
+    numbers = found.to(torch.get_default_dtype())
+    made = found[:, :draws] if sampled else point_estimate(numbers, space, by)[:, None].to(found)
+
+    def filled_by(values: Tensor) -> Tensor:  # (some, K, *event) -> (rows, K, *event)
+        x = batch.x.to(values)[:, None].repeat_interleave(values.shape[1], 1)
+        x[some] = torch.where(replaced[some, None], values, x[some])
+        return x
+
+    low = high = None
     if interval is not None:
-        values = found.to(torch.get_default_dtype())
-        ends = values.quantile((1 - interval) / 2, 1), values.quantile((1 + interval) / 2, 1)
-    x = (
-        found[:, :draws].flatten(0, 1)
-        if by == "sample"
-        else point_estimate(found.to(torch.get_default_dtype()), space, by).to(found.dtype)
-    )
-    known = batch.x if by != "sample" else batch.x.repeat_interleave(draws, 0)
-    seen = ~filled if by != "sample" else ~filled.repeat_interleave(draws, 0)
-    return Completed(torch.where(seen, known, x), filled, *ends)
+        ends = (numbers.quantile(level / 2, 1) for level in (1 - interval, 1 + interval))
+        low, high = (filled_by(end[:, None])[:, 0] for end in ends)
+    return Completed(filled_by(made).flatten(0, 1), unknown, low, high)
 
 
-def in_chunks(complete: Any, batch: Batch) -> Tensor:
-    parts = [complete(batch[rows]) for rows in torch.arange(len(batch)).split(MAX_CHUNK)]
-    return torch.cat(parts) if parts else batch.x
+def in_chunks(each: Callable[[Batch], Tensor], batch: Batch, size: int = MAX_CHUNK) -> Tensor:
+    """What a function gives for the rows, computed for some at a time."""
+    parts = torch.arange(max(len(batch), 1))[: len(batch)].split(max(size, 1))
+    return torch.cat([each(batch[rows]) for rows in parts])

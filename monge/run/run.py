@@ -686,11 +686,11 @@ class Run(SavedRun):
         device, options = self.compute.torch_device(), sampling_options(self, settings)
         model, generator = self.require(CanComplete), generator or make_generator(seed, device)
 
-        def one_each(rows: Batch) -> torch.Tensor:
-            return model.complete(rows.to(device), options, generator).cpu()
+        def complete(rows: Batch, count: int) -> torch.Tensor:
+            return model.complete_several(rows.to(device), count, options, generator).cpu()
 
-        checked = self.view.constraints or implied
-        complete = complete_given(self.view, one_each, batch, implied) if checked else one_each
+        if self.view.constraints or implied:
+            complete = complete_given(self.view, complete, batch, implied)
         return complete_rows(batch, self.space, complete, by, draws, interval)
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:

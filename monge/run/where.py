@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -28,15 +29,19 @@ from ..data.codecs.scalar import MISSING, Binary, Categorical, Number, listed
 from ..data.dataset import View
 from ..data.derived import Lookup
 from ..evaluate.likelihood import RowLikelihoods
-from ..evaluate.rejection import MAX_REPEATS, draw_obeying
+from ..evaluate.rejection import MAX_REPEATS, CompleteRows, complete_obeying
 
 ComparisonSign = Literal["=", "!=", "<", "<=", ">", ">="]
 CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*$", re.S)
 RANGE = re.compile(r"\s*([^<>=!]+?)\s*(<=?)\s*([^<>=!]+?)\s*(<=?)\s*([^<>=!]+?)\s*")
 FIRST_TRY = 2000
 """Rows sampled to see how often the conditions hold."""
-MAX_TRIES = 200_000
-"""Rows sampled before conditions that never hold are given up."""
+MAX_TRIES, TRIES_PER_ROW = 200_000, 100
+"""Most rows that are sampled, or for each row that is asked for if that is more."""
+MAX_CHUNK = 50_000
+"""Rows sampled at once."""
+PATIENCE = 10.0
+"""Seconds of sampling without any row that is kept after which conditions are given up."""
 RARE = 0.02
 """Share of kept rows below which fixed columns are set and the rest is completed."""
 ACCEPTANCE_SAMPLES = 10_000
@@ -272,16 +277,21 @@ def sample_where(
             every &= condition.holds(torch.from_numpy(columns[condition.name]))
         return every
 
-    def keep(draw: Callable[[int], Tensor], most: int, method: str) -> ConditionalSamples:
-        parts: list[Tensor] = []
-        tried = kept = 0
-        while not tried or (kept < n and tried < most):
-            share = kept / tried if kept else 1 / max(tried, 1)
-            size = FIRST_TRY if not tried else int(1.2 * (n - kept) / share) + 1
-            x = draw(min(size, MAX_TRIES // 4, most - tried))
-            good = x[holds(x)]
-            parts, tried, kept = [*parts, good], tried + len(x), kept + len(good)
-        return ConditionalSamples(torch.cat(parts)[:n], tried, kept, method)
+    def add(found: ConditionalSamples, x: Tensor) -> ConditionalSamples:
+        good = x[holds(x)]
+        rows = torch.cat([found.x.to(good), good]) if found.tried else good
+        return replace(found, x=rows[:n], tried=found.tried + len(x), kept=found.kept + len(good))
+
+    def search(found: ConditionalSamples, draw: Callable[[int], Tensor]) -> ConditionalSamples:
+        """Rows are drawn until n hold, or are not to be expected; at most as many at a time as
+        were tried before, so that what never holds is known early."""
+        most, started = max(MAX_TRIES, TRIES_PER_ROW * n), time.perf_counter()
+        while found.kept < n and found.tried < most and can_suffice(found, most, n):
+            if not found.kept and time.perf_counter() - started > PATIENCE:
+                break
+            wanted = int(1.2 * (n - found.kept) / found.acceptance) + 1 if found.kept else most
+            found = add(found, draw(min(wanted, found.tried, MAX_CHUNK, most - found.tried)))
+        return found
 
     fixed = {
         c.name: c.fixed
@@ -296,12 +306,14 @@ def sample_where(
         x = blank.to(torch.get_default_dtype()).repeat(size, 1)
         return complete(Batch(x, observed=seen.repeat(size, 1)), generator)
 
-    found = keep(lambda size: sample(size, generator), FIRST_TRY, "rejection")
+    nothing = ConditionalSamples(torch.empty(0), 0, 0, "rejection")
+    found = add(nothing, sample(FIRST_TRY, generator))
     rare = found.kept < n and found.acceptance < RARE
     if rare and fixed and isinstance(model, CanComplete) and completes(fill):
-        found = keep(fill, MAX_TRIES, "completion of the other columns")
-    elif found.kept < n:
-        found = keep(lambda size: sample(size, generator), MAX_TRIES, "rejection")
+        other = replace(nothing, method="completion of the other columns")
+        found = search(add(other, fill(min(n, FIRST_TRY))), fill)
+    else:
+        found = search(found, lambda size: sample(size, generator))
     if found.kept < n:
         texts = [condition.text for condition in conditions] or [c.text for c in view.constraints]
         what = " and ".join(map(repr, [*texts, *([OBSERVED] if observed else [])]))
@@ -312,6 +324,13 @@ def sample_where(
             f"{remedy}"
         )
     return replace(found, notes=notes(found, bool(conditions), bool(view.constraints), observed))
+
+
+def can_suffice(found: ConditionalSamples, most: int, n: int) -> bool:
+    """Whether `most` tries may give n rows, as far as those up to now tell: the share of rows that
+    are kept is below this bound but for one case in four hundred."""
+    bound = (found.kept + 3 + 3 * (found.kept + 1) ** 0.5) / found.tried
+    return bound * most >= n
 
 
 def notes(
@@ -406,18 +425,19 @@ def joined(*texts: str) -> str:
 
 def complete_given(
     view: View,
-    complete: Callable[[Batch], Tensor],
+    complete: CompleteRows,
     every: Batch,
     implied: Mapping[str, Tensor] | None = None,
-) -> Callable[[Batch], Tensor]:
+) -> CompleteRows:
     """Completions of some of the rows of `every` that obey the constraints of the data and have
     the codes of computed columns that are known (`implied`, NaN where they are not): those that do
     not are made again."""
     first = int(every.row[0]) if every.row is not None and len(every) else 0
 
-    def repeat(batch: Batch) -> Tensor:
+    def repeat(batch: Batch, count: int) -> Tensor:
         place = torch.arange(len(batch)) if batch.row is None else batch.row - first
-        known = {name: codes[place] for name, codes in (implied or {}).items()}
+        each = place.repeat_interleave(count)
+        known = {name: codes[each] for name, codes in (implied or {}).items()}
 
         def obeys(x: Tensor) -> Tensor:
             good = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
@@ -426,7 +446,7 @@ def complete_given(
                 good &= wanted.isnan() | (torch.from_numpy(codes[name]).double() == wanted)
             return good
 
-        x, wrong = draw_obeying(lambda rows: complete(batch[rows]), len(batch), obeys)
+        x, wrong = complete_obeying(complete, batch, count, obeys)
         if not len(wrong):
             return x
         rules = [*(each.text for each in view.constraints), *(each for each in known)]

@@ -106,13 +106,17 @@ def conditional(model, space: Space, row: Tensor, hidden: Tensor) -> tuple[Tenso
 
 
 def completion_error(
-    model, space: Space, row: Tensor, hidden: Tensor, n: int, options=None
+    model, space: Space, row: Tensor, hidden: Tensor, n: int, options=None, draws: int = 1
 ) -> float:
-    """How far n completions of a row are from their distribution by brute force."""
+    """How far n completions of a row, some at a time, are from their distribution by brute
+    force."""
     found, due = conditional(model, space, row, hidden)
-    x = torch.where(hidden, torch.nan, row).expand(n, -1)
-    batch = Batch(x, observed=(~hidden).expand(n, -1))
-    done = model.complete(batch, options, make_generator(1)).to(found)
+    x = torch.where(hidden, torch.nan, row).expand(n // draws, -1)
+    batch, noise = Batch(x, observed=(~hidden).expand(n // draws, -1)), make_generator(1)
+    if draws == 1:
+        done = model.complete(batch, options, noise).to(found)
+    else:
+        done = model.complete_several(batch, draws, options, noise).flatten(0, 1).to(found)
     known = torch.where(hidden, 0.0, row).nan_to_num(-1.0)
     assert torch.equal(torch.where(hidden, 0.0, done).nan_to_num(-1.0), known.expand(n, -1))
     assert not bool((space.empty(done) & hidden).any())

@@ -125,13 +125,48 @@ def test_a_chain_rejects_what_is_not_finite():
     assert end.isfinite().all()
 
 
-def test_many_entries_of_a_continuous_flow_are_completed_by_a_chain():
+def test_many_entries_of_a_continuous_flow_are_repainted():
     space = Space(kind="real", shape=(40,), rows=100)
     model = CNF.Config(net=MLP.Config(width=16)).build(space).double().eval()
     assert "RePaint" in model.completion
-    assert "chain" in CNF.Config().build(Space(kind="real", shape=(2,), rows=9)).completion
+    assert "RePaint" not in CNF.Config().build(Space(kind="real", shape=(2,), rows=9)).completion
     x = torch.randn(200, 40, dtype=torch.float64, generator=make_generator(0))
     seen = torch.arange(40).expand(200, 40) < 20
     completed = model.complete(Batch(x, observed=seen), generator=make_generator(1))
     assert torch.equal(completed[seen], x[seen])
     assert abs(completed[~seen].std() - 1) < 0.1  # it begins as N(0, I)
+
+
+@pytest.mark.parametrize("seen", [[True, False, False], [False, True, True]], ids=str)
+@pytest.mark.parametrize("draws", [1, 100])
+def test_candidates_of_a_continuous_flow_follow_the_conditional(seen, draws):
+    """A velocity linear in x makes a Gaussian: x(0) = expm(-A) z."""
+    space = Space(kind="real", shape=(3,), rows=1000)
+    model = CNF.Config(net=MLP.Config(width=4, depth=1)).build(space).double().eval()
+    matrix = torch.tensor([[0.5, 0.8, 0.0], [0.0, -0.4, 0.9], [0.3, 0.0, 0.2]]).double()
+
+    class Linear(torch.nn.Module):
+        has_analytic_trace, shape = True, (3,)
+
+        def forward(self, x, t, context=None):
+            return x @ matrix.T
+
+        def traced(self, x, t, context):
+            return x @ matrix.T, matrix.trace().expand(len(x))
+
+    model.flow.velocity = Linear()
+    root = torch.linalg.matrix_exp(-matrix)
+    cov, seen = root @ root.T, torch.tensor(seen)
+    x = torch.tensor([[1.5, -1.0, 0.5], [-0.5, 0.7, 1.0]]).double()
+    n = 60 if draws == 1 else 10
+    batch = Batch(x.repeat_interleave(n, 0), observed=seen.expand(2 * n, 3))
+    options = model.SamplingConfig(candidates=64)
+    found = model.complete_several(batch, draws, options, make_generator(0))
+    assert torch.equal(found[..., seen], batch.x[:, None, seen].expand(-1, draws, -1))
+    for row, made in zip(x, found.reshape(2, -1, 3)[..., ~seen], strict=True):
+        centre, spread = conditional(torch.zeros(3).double(), cov, seen, row)
+        assert ((made.mean(0) - centre).abs() < 5 * (spread.diagonal() / len(made)).sqrt()).all()
+        torch.testing.assert_close(
+            torch.cov(made.T).reshape(spread.shape), spread, rtol=0.3, atol=0.05
+        )
+    assert model.effective[1] > 0.5 * model.effective[0]

@@ -103,6 +103,14 @@ def test_completions_of_any_pattern_follow_the_conditional_given_present(name, c
         assert completion_error(model, DISCRETE, row, hidden, 500, options) < 5
 
 
+@pytest.mark.parametrize("name", ["made", "fvsbn"])
+def test_several_completions_of_a_row_follow_the_conditional(name):
+    model = fitted(name, "table")
+    options = model.SamplingConfig(particles=100)
+    for row, hidden in islice(questions(), 0, None, 5):
+        assert completion_error(model, DISCRETE, row, hidden, 500, options, 5) < 5
+
+
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("name", ["made", "nade", "relu", "gpt", "fvsbn"])
 def test_particles_are_resampled_with_all_that_was_computed_of_them(name, cached, monkeypatch):

@@ -294,6 +294,9 @@ def test_completion_follows_the_conditional_given_that_the_cell_is_not_empty(nam
     assert (found[:, 1] < 2).all()
     error, wanted = 4 * 0.5 / n**0.5, shares(samples[named & empty])
     assert (shares(found) - wanted).abs().max() < error
+    several = Batch(rows[:30], observed=observed[:30])
+    found = model.complete_several(several, 50, options, make_generator(2)).flatten(0, 1)
+    assert (shares(found) - wanted).abs().max() < error
     assert (shares(samples[named]) - wanted).abs().max() > error  # the empty count matters
 
 

@@ -67,6 +67,9 @@ class Quadrature:
     def complete(self, *question):
         return self.model.complete(*question)
 
+    def complete_several(self, *question):
+        return self.model.complete_several(*question)
+
 
 @every
 def test_the_bound_of_discrete_tables_sums_to_at_most_one(config):
@@ -82,11 +85,12 @@ def test_the_likelihood_itself_sums_to_one():
     assert total(model, DISCRETE) == pytest.approx(1, abs=1e-6)
 
 
-def test_completions_follow_the_conditional_given_present():
+@pytest.mark.parametrize(("draws", "samples"), [(1, 200), (25, 400)])
+def test_completions_follow_the_conditional_given_present(draws, samples):
     model = Quadrature(built(CONFIGS["vae"], DISCRETE, discrete_rows()))
-    options = model.model.SamplingConfig(samples=200, sweeps=2)
+    options = model.model.SamplingConfig(samples=samples, sweeps=2)
     for row, hidden in islice(questions(), 0, None, 2):
-        assert completion_error(model, DISCRETE, row, hidden, 500, options) < 5
+        assert completion_error(model, DISCRETE, row, hidden, 500, options, draws) < 5
 
 
 @every

@@ -123,11 +123,28 @@ def test_open_ranges_are_no_contradiction(view):
 
 
 def test_a_condition_of_probability_zero_ends_after_a_known_number_of_tries(view, monkeypatch):
-    monkeypatch.setattr("monge.run.where.MAX_TRIES", 8000)
-    with pytest.raises(DataError, match=r"none of 8000 .*'age>5000'"):
+    with pytest.raises(DataError, match=r"none of 32000 .*'age>5000'"):  # 6 / 32000 is too little
         chosen(view, "age>5000")
-    with pytest.raises(DataError, match=r"only \d+ of 8000 .*'age=33'"):
+    with pytest.raises(DataError, match=r"none of 200000 .*'age>5000'"):
+        chosen(view, "age>5000", n=1)
+    monkeypatch.setattr("monge.run.where.MAX_TRIES", 8000)
+    monkeypatch.setattr("monge.run.where.TRIES_PER_ROW", 1)
+    with pytest.raises(DataError, match=r"only \d+ of 2000 .*'age=33'"):
         chosen(view, "age=33", n=5000)
+
+
+def test_slow_samples_of_what_never_holds_end_in_time(view, monkeypatch):
+    monkeypatch.setattr("monge.run.where.PATIENCE", 0.0)
+    with pytest.raises(DataError, match=r"none of 2000 .*'age>5000'"):
+        chosen(view, "age>5000", n=1)
+    assert len(chosen(view, "age=33", n=200).x) == 200  # what holds is waited for
+
+
+def test_many_rows_may_need_more_tries_than_few(view, monkeypatch):
+    monkeypatch.setattr("monge.run.where.MAX_TRIES", 3000)
+    found = chosen(view, "age>60", n=3000)
+    assert len(found.x) == 3000 < found.kept + 1
+    assert found.tried > 3000
 
 
 def test_the_likelihood_is_raised_by_the_acceptance():

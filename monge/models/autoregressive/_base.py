@@ -131,19 +131,31 @@ class AutoregressiveModel(Model, HasLikelihood, CanSample, CompletesByParticles,
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
         """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty)."""
+        return self.complete_several(batch, 1, options, generator)[:, 0]
+
+    @torch.no_grad()
+    def complete_several(
+        self,
+        batch: Batch,
+        draws: int,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         chosen = cast(AutoregressiveModel.SamplingConfig, options or self.SamplingConfig())
         rows = self.known_rows(batch)
         weighted = self.needs_weights(rows.observed_mask)  # (B,)
         self.effective = None
-        if not bool(weighted.any()):
-            return self.fill(rows, options, generator)
-        x = rows.x.clone()
+        x = rows.x[:, None].repeat(1, draws, 1)
         if not bool(weighted.all()):
-            x[~weighted] = self.flat(self.fill(rows[~weighted], options, generator))
-        x[weighted] = self.fill_by_particles(
-            rows[weighted], chosen.particles, chosen.cached, generator
-        ).x
-        return self.to_event(x)
+            exact = (~weighted).nonzero()[:, 0].repeat_interleave(draws)
+            x[~weighted] = self.flat(self.fill(rows[exact], options, generator)).unflatten(
+                0, (-1, draws)
+            )
+        if bool(weighted.any()):
+            x[weighted] = self.fill_by_particles(
+                rows[weighted], chosen.particles, chosen.cached, generator, draws
+            ).x
+        return self.to_event(x.flatten(0, 1)).unflatten(0, (-1, draws))
 
     def known_rows(self, batch: Batch) -> Batch:
         seen = batch.observed_mask.reshape(len(batch), -1)

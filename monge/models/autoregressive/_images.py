@@ -75,13 +75,17 @@ class RasterImageModel(AutoregressiveModel):
         return max(1, MAX_LAYER_ELEMENTS // (self.space.dims * self.config.net.width))
 
     @torch.no_grad()
-    def complete(
-        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    def complete_several(
+        self,
+        batch: Batch,
+        draws: int,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
     ) -> Tensor:
         """Exact; the observed pixels must come first, since particles that have to agree with
         hundreds of later pixels would all descend from one."""
         check_prefix(self.name, self.places, batch.observed_mask.reshape(len(batch), -1))
-        return super().complete(batch, options, generator)
+        return super().complete_several(batch, draws, options, generator)
 
     def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
         return self.net.stepper(cached)

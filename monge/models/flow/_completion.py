@@ -13,7 +13,11 @@ Tables, whose density jumps between the cells of names, use iterated sampling im
 resampling (Andrieu, Lee & Vihola 2018) instead: some of the missing columns, all of them at first,
 are sampled from the layer nearest to the data given the columns before and that they are not
 empty; known ones get new noise; the present row or one of several such candidates is chosen by
-importance.
+importance. Several draws of a row are chosen from one larger set of candidates.
+
+Continuous flows of few entries, whose density takes a solver, choose among candidates too, which
+come from a kernel density of samples of the flow, itself conditioned on the observed entries: a
+mixture of Gaussians, so that $q(w_h | w_o)$ is known.
 
 Continuous flows of many entries use RePaint (Lugmayr et al. 2022, for straight paths): from noise
 at t = 1 to data at t = 0 the velocity moves every entry, and the observed ones are put back at
@@ -26,9 +30,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +45,7 @@ from ...core.config import Range
 from ...prob.bijections.base import Bijection
 from ...prob.distributions import normal_log_prob_rows
 from ...prob.hmc import HamiltonianMonteCarlo, LogDensity
+from .._particles import effective_size
 from ._base import Flow
 from ._tables import TableUnits, log_normal
 
@@ -48,6 +53,8 @@ PROPOSAL_SCALE = 0.5
 """Scale of the Gaussian around observed entries, in standardised coordinates."""
 START_CANDIDATES = 16
 """Samples from which the start of a chain is chosen."""
+Effective = tuple[int, float, float]
+"""Candidates of a row, and their effective number in the median row and in the worst."""
 CoordinateSampler = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Noise (N, D) to coordinates (N, D) and their log-density (N,)."""
 
@@ -87,6 +94,20 @@ class MissingEntries:
         )
         return self.coordinates(chain.run(start))[0]
 
+    def candidates(
+        self, proposals: Sequence[KernelDensity], count: int, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Coordinates (B, D) with the missing entries of every `count` rows sampled from their
+        own density, and their log-weights, (B,)."""
+        uniform = torch.rand(self.y.shape, generator=generator, dtype=self.y.dtype)
+        s = torch.where(self.dequantised, torch.logit(uniform.to(self.y), 1e-6), 0.0)
+        w, volume = self.coordinates(s)
+        logistic = torch.where(self.dequantised, F.logsigmoid(s) + F.logsigmoid(-s), 0.0).sum(1)
+        every = zip(proposals, w.split(count), self.observed[::count], strict=True)
+        found = [density.sample(rows, seen, generator) for density, rows, seen in every]
+        w, log_q = (torch.cat(part) for part in zip(*found, strict=True))
+        return w, self.log_p(w) + volume - logistic - log_q
+
     def sample_start(self, sampler: CoordinateSampler, generator: Generator | None) -> Tensor:
         """One of several states for each row, chosen by importance."""
         candidates = [self.candidate(sampler, generator) for _ in range(START_CANDIDATES)]
@@ -113,13 +134,79 @@ class MissingEntries:
         return s, self.log_p(w) + volume - logistic + near - log_q
 
 
+CANDIDATES_PER_DRAW = 4
+"""Fewest candidates from which each of several draws of a row is chosen."""
+KERNELS, MIN_KERNELS, MAX_KERNELS = 2000, 200, 20_000
+"""Samples of a flow that make a kernel density, the fewest if there are many conditions, and the
+most for all conditions together."""
+RIDGE = 1e-6
+"""What is added to the variances of kernels, which samples on a line would make singular."""
+
+
+@dataclass(frozen=True)
+class KernelDensity:
+    """A mixture of Gaussians of one covariance around samples of a flow. The samples are drawn
+    towards their mean, so that the mixture has their mean and covariance (West 1993); the
+    bandwidth is Silverman's."""
+
+    centres: Tensor  # (M, D)
+    covariance: Tensor  # (D, D), of a kernel
+
+    @classmethod
+    def of(cls, samples: Tensor) -> KernelDensity:
+        x = samples[samples.isfinite().all(1)].double()
+        (n, d), mean = x.shape, x.mean(0)
+        width = min((4 / ((d + 2) * n)) ** (1 / (d + 4)), 1.0)
+        covariance = torch.cov(x.T).reshape(d, d)
+        covariance = covariance + RIDGE * covariance.diagonal().mean() * torch.eye(d).to(x)
+        return cls(mean + (1 - width**2) ** 0.5 * (x - mean), width**2 * covariance)
+
+    def sample(
+        self, w: Tensor, seen: Tensor, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Rows w (N, D) with the entries that are not seen (D,) sampled given the others, and the
+        log-density of these, (N,)."""
+        o, h, kernel = seen.nonzero()[:, 0], (~seen).nonzero()[:, 0], self.covariance
+        if not len(h):
+            return w, torch.zeros_like(w[:, 0])
+        known = w[:, o].double()
+        known = known[:1] if bool((known == known[:1]).all()) else known  # (1 or N, O)
+        gain = torch.linalg.solve(kernel[o][:, o], kernel[o][:, h])  # (O, H)
+        gap = known[:, None] - self.centres[:, o]  # (1 or N, M, O)
+        away = torch.linalg.solve(kernel[o][:, o], gap.mT).mT
+        chances = (-0.5 * (gap * away).sum(-1)).log_softmax(1).expand(len(w), -1)  # (N, M)
+        means = (self.centres[:, h] + gap @ gain).expand(len(w), -1, -1)  # (N, M, H)
+        root = torch.linalg.cholesky(kernel[h][:, h] - kernel[h][:, o] @ gain)
+        which = torch.multinomial(chances.exp(), 1, generator=generator)
+        noise = torch.randn(len(w), len(h), generator=generator, dtype=w.dtype, device=w.device)
+        found = means.take_along_dim(which[..., None], 1)[:, 0] + noise.double() @ root.T  # (N, H)
+        apart = (found[:, None] - means).mT  # (N, H, M)
+        scaled = torch.linalg.solve_triangular(root, apart, upper=False)
+        log_q = (chances - 0.5 * scaled.square().sum(1)).logsumexp(1) - root.logdet()
+        return w.index_copy(1, h, found.to(w)), log_q.to(w)  # up to a constant
+
+
+def choose_candidates(
+    log_weights: Tensor, draws: int, generator: Generator | None
+) -> tuple[Tensor, Effective]:
+    """The numbers (B * draws,) of some of the candidates of B rows by their log-weights (B, N),
+    and how many these are worth."""
+    log_weights = log_weights.double().nan_to_num(nan=-math.inf).clamp_min(-1e30)
+    chances, count = log_weights.softmax(1), log_weights.shape[1]
+    which = torch.multinomial(chances, draws, replacement=True, generator=generator)
+    first = count * torch.arange(len(which), device=which.device)[:, None]
+    sizes = effective_size(log_weights)
+    return (first + which).flatten(), (count, float(sizes.median()), float(sizes.min()))
+
+
 TABLE_CANDIDATES = 8
 """Rows from which each move of the chain of a table chooses."""
 MAX_CHAIN_ROWS = 1024
 """Rows of a table that are completed at a time."""
 MAX_GRADIENT_ROWS = 256
-"""Rows of numbers that are completed at a time: a move keeps the graph of the whole density, which
-through an equation of a continuous flow takes megabytes a row."""
+"""Rows of numbers that are completed at a time: a move keeps the graph of the whole density."""
+MAX_CANDIDATES = 4096
+"""Candidates of all rows that are weighed at a time."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +233,12 @@ class MissingColumns:
             some = self.uniform() < 0.5
             y, log_q = self.choose(y, log_q, missing & some if move % 2 else missing, move > 0)
         return y
+
+    def candidates(self) -> tuple[Tensor, Tensor]:
+        """Coordinates (B, D) with all missing columns sampled, and their log-weights, (B,)."""
+        missing = ~self.observed
+        y, log_q = self.propose(torch.zeros_like(self.x), missing)
+        return y, self.log_ratio(y, missing) - log_q
 
     def choose(
         self, y: Tensor, log_q: Tensor, fresh: Tensor, keeps: bool
@@ -189,8 +282,18 @@ class MissingColumns:
 class CompletableFlow(Flow, CanComplete):
     """A flow whose coordinates belong to one entry each, so that missing ones can move alone."""
 
+    effective: Effective | None = None
+    """Of the last choice among candidates."""
+
     @property
     def completion(self) -> str:
+        if self.effective is not None:
+            count, median, worst = self.effective
+            return (
+                f"chosen by importance among {count} candidates of each row, which tends to "
+                "p(missing | observed, not empty) as they become more (effective sample size "
+                f"{median:.3g} in the median row, {worst:.3g} in the worst)"
+            )
         if self.table:
             return (
                 "sampled by iterated importance resampling, whose limit is "
@@ -211,18 +314,44 @@ class CompletableFlow(Flow, CanComplete):
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        options = options or self.SamplingConfig()
-        assert isinstance(options, CompletableFlow.SamplingConfig), "expected sampling options"
+        chosen: Any = options or self.SamplingConfig()
+        self.effective = None
         if self.table:
-            observed = batch.observed_mask.reshape(len(batch), -1)
-            context = self.context(batch.given, len(batch))
-            x = self.complete_table(self.flat(batch), observed, context, options.moves, generator)
+            parts = [
+                self.missing_columns(batch[rows], generator).sample(chosen.moves)
+                for rows in torch.arange(len(batch)).split(MAX_CHAIN_ROWS)
+            ]
+            x = self.decode_cells(torch.cat(parts))
         else:
             pieces = torch.arange(len(batch)).split(MAX_GRADIENT_ROWS)
             x = torch.cat(
-                [self.complete_entries(batch[rows], options, generator) for rows in pieces]
+                [self.complete_entries(batch[rows], chosen, generator) for rows in pieces]
             )
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
+
+    @torch.no_grad()
+    def complete_several(
+        self,
+        batch: Batch,
+        draws: int,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Of a table, several draws of a row are chosen from as many candidates as one chain of
+        it tries, or from more."""
+        if draws == 1 or not self.table:
+            return super().complete_several(batch, draws, options, generator)
+        chosen: Any = options or self.SamplingConfig()
+        count = max(TABLE_CANDIDATES * chosen.moves, CANDIDATES_PER_DRAW * draws)
+        found, self.effective = [], None
+        for rows in torch.arange(len(batch)).split(max(MAX_CANDIDATES // count, 1)):
+            every = batch[rows.repeat_interleave(count)]
+            y, log_weights = self.missing_columns(every, generator).candidates()
+            which, own = choose_candidates(log_weights.view(-1, count), draws, generator)
+            found.append(y[which])
+            self.effective = weaker(self.effective, own)
+        x = self.decode_cells(torch.cat(found)).unflatten(0, (-1, draws))
+        return torch.where(batch.observed_mask[:, None], batch.x[:, None].to(x.dtype), x)
 
     def complete_entries(
         self, batch: Batch, options: SamplingConfig, generator: Generator | None
@@ -234,32 +363,31 @@ class CompletableFlow(Flow, CanComplete):
         w = missing.sample(start, options.moves, options.leaps, generator)
         return self.to_data(w, self.context(batch.given, len(batch)))
 
-    def complete_table(
-        self,
-        x: Tensor,
-        observed: Tensor,
-        context: Tensor | None,
-        moves: int,
-        generator: Generator | None,
-    ) -> Tensor:
-        """Rows (B, D) whose missing cells are sampled, given that they are not empty."""
+    @property
+    def weighing_map(self) -> Bijection:
+        """The map from which completion has the density of rows."""
+        return self.inner
+
+    def missing_columns(self, batch: Batch, generator: Generator | None) -> MissingColumns:
+        """The distribution of the missing cells of rows of a table."""
         table = self.table
         assert table is not None, "expected a table"
-        x = torch.where(observed, x, table.cells.any_value().to(x))
-        found = []
-        for rows in torch.arange(len(x), device=x.device).split(MAX_CHAIN_ROWS):
-            own = None if context is None else context[rows]
-            missing = MissingColumns(self.inner, table, x[rows], observed[rows], own, generator)
-            y, _ = table.units(missing.sample(moves))
-            found.append(table.cells.decode(y))
-        return torch.cat(found)
+        observed = batch.observed_mask.reshape(len(batch), -1)
+        x = torch.where(observed, self.flat(batch), table.cells.any_value().to(self.flat(batch)))
+        context = self.context(batch.given, len(batch))
+        return MissingColumns(self.weighing_map, table, x, observed, context, generator)
+
+    def decode_cells(self, y: Tensor) -> Tensor:
+        """Rows of a table at coordinates of their cells (B, D)."""
+        assert self.table is not None, "expected a table"
+        return self.table.cells.decode(self.table.units(y)[0])
 
     def missing_entries(self, batch: Batch, observed: Tensor) -> MissingEntries:
         """The distribution of the entries of rows that are not observed (B, D)."""
         context = self.context(batch.given, len(batch))
 
         def log_p(w: Tensor) -> Tensor:
-            z, log_det = self.inner.inverse(w, context)
+            z, log_det = self.weighing_map.inverse(w, context)
             return normal_log_prob_rows(z) + log_det
 
         return MissingEntries(log_p, self.outer, self.flat(batch), observed, ~self.low.isnan())
@@ -273,6 +401,11 @@ class CompletableFlow(Flow, CanComplete):
             return w, normal_log_prob_rows(z) - log_det
 
         return sampler
+
+
+def weaker(first: Effective | None, second: Effective) -> Effective:
+    """The candidates of both; of the medians the smaller, of the worst too."""
+    return second if first is None else (second[0], *map(min, first[1:], second[1:]))
 
 
 REPAINT_STEPS = 40

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Annotated
 
 import torch
@@ -85,6 +86,12 @@ class ContinuousBijection(Bijection):
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         z, total = self.solve(x, context, (0.0, 1.0), self.solver, self.fixed_probes(x))
         return z, total[:, 0]
+
+    def with_solver(self, solver: Solver) -> ContinuousBijection:
+        """The same velocity, by another solver."""
+        other = copy(self)
+        other.solver = solver
+        return other
 
     @property
     def has_exact_trace(self) -> bool:

@@ -43,12 +43,26 @@ from ...solve.jacobian_trace import mean_and_error, sample_probes
 from ...solve.ode import TABLEAUX, Method, Solver
 from .._ordering import check_no_missing
 from ._base import Flow, importance_bound
-from ._completion import CompletableFlow, repaint
+from ._completion import (
+    CANDIDATES_PER_DRAW,
+    KERNELS,
+    MAX_CANDIDATES,
+    MAX_KERNELS,
+    MIN_KERNELS,
+    CompletableFlow,
+    KernelDensity,
+    choose_candidates,
+    repaint,
+    weaker,
+)
 from ._continuous import PAIRINGS, ContinuousBijection, SolverOptions, even_times
 from ._tables import SMALLEST_TABLE_NET, TableConfig, TableUnits, default_table_net
 
 REFLOW_SOLVER, REFLOW_TIMES = Solver("rk4", steps=8), 8
 """How the pairs of a reflow are computed, and at how many times each is matched."""
+WEIGHING_SOLVER = Solver("rk4", steps=6)
+"""How completion computes the densities of candidates: errors of a few hundredths of a nat are
+small beside those of choosing among candidates."""
 MIN_SOLVER_EVALS = 16
 """Network evaluations that an adaptive solver needs at least for events of many entries."""
 
@@ -89,9 +103,12 @@ class CNF(CompletableFlow, CanStream):
         tolerance: Annotated[float, Range(0, open=True)] = 1e-5
         """dopri5: error tolerance of a step, relative and absolute."""
 
-    class SamplingConfig(CompletableFlow.SamplingConfig, SolverOptions):
+    class SamplingConfig(Flow.SamplingConfig, SolverOptions):
         moves: Annotated[int, Range(2)] = 12
-        """Completion: moves of the chain; more reduce its bias."""
+        """Completion of tables: moves of the chain; more reduce its bias."""
+        candidates: Annotated[int, Range(1)] = 64
+        """Completion, except of tables: candidates from which a row is chosen; more reduce its
+        bias."""
 
     class LikelihoodConfig(Flow.LikelihoodConfig, SolverOptions):
         trace: Literal["auto", "exact", "hutchinson"] = "auto"
@@ -327,8 +344,13 @@ class CNF(CompletableFlow, CanStream):
 
     @property
     def completion(self) -> str:
-        if self.flow.has_exact_trace or self.table:
+        if self.table or self.effective is not None:
             return super().completion
+        if self.flow.has_exact_trace:
+            return (
+                "chosen by importance among candidates of each row, which tends to "
+                "p(missing | observed) as sample.candidates grows"
+            )
         return (
             "sampled from noise with observed entries put back at every step and steps "
             "repeated (RePaint), an approximation of p(missing | observed)"
@@ -351,13 +373,19 @@ class CNF(CompletableFlow, CanStream):
             else None
         )
 
+    @property
+    def weighing_map(self) -> Bijection:
+        return self.flow.with_solver(WEIGHING_SOLVER)
+
     @torch.no_grad()
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """Hamiltonian Monte Carlo with an exact density; RePaint for many entries."""
-        if self.flow.has_exact_trace or self.table:
+        """Candidates chosen by their density if its trace is exact; RePaint for many entries."""
+        if self.table:
             return super().complete(batch, options, generator)
+        if self.flow.has_exact_trace:
+            return self.complete_several(batch, 1, options, generator)[:, 0]
         observed, context = (
             batch.observed_mask.reshape(len(batch), -1),
             self.context(batch.given, len(batch)),
@@ -367,6 +395,50 @@ class CNF(CompletableFlow, CanStream):
         velocity = functools.partial(self.flow.velocity, context=context)
         x = self.to_data(repaint(velocity, x, observed, generator), context)
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
+
+    @torch.no_grad()
+    def complete_several(
+        self,
+        batch: Batch,
+        draws: int,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        if self.table or not self.flow.has_exact_trace:
+            return super().complete_several(batch, draws, options, generator)
+        options = options or self.SamplingConfig()
+        assert isinstance(options, self.SamplingConfig), "expected sampling options"
+        count, found = max(options.candidates, CANDIDATES_PER_DRAW * draws), []
+        densities, group = self.kernel_densities(batch, generator)
+        self.effective = None
+        for rows in torch.arange(len(batch)).split(max(MAX_CANDIDATES // count, 1)):
+            every = batch[rows.repeat_interleave(count)]
+            missing = self.missing_entries(every, every.observed_mask.reshape(len(every), -1))
+            proposals = [densities[k] for k in group[rows].tolist()]
+            w, log_weights = missing.candidates(proposals, count, generator)
+            which, own = choose_candidates(log_weights.view(-1, count), draws, generator)
+            found.append(self.to_data(w, self.context(every.given, len(every)))[which])
+            self.effective = weaker(self.effective, own)
+        x = torch.cat(found).unflatten(0, (-1, draws))
+        return torch.where(batch.observed_mask[:, None], batch.x[:, None].to(x.dtype), x)
+
+    def kernel_densities(
+        self, batch: Batch, generator: Generator | None
+    ) -> tuple[list[KernelDensity], Tensor]:
+        """Kernel densities of samples given each of the conditions of some rows, and which of them
+        is that of a row, (B,)."""
+        context = self.context(batch.given, len(batch))
+        every, group = None, torch.zeros(len(batch), dtype=torch.long)
+        if context is not None:
+            every, group = context.unique(dim=0, return_inverse=True)
+        groups = 1 if every is None else len(every)
+        n, found = min(KERNELS, max(MAX_KERNELS // groups, MIN_KERNELS)), []
+        for k in range(groups):
+            own = None if every is None else every[k].expand(n, -1)
+            z = self.sample_latent(n, self.SamplingConfig(), generator)
+            *_, w = self.flow.path(z, own, (1.0, 0.0), WEIGHING_SOLVER)
+            found.append(KernelDensity.of(w))
+        return found, group
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

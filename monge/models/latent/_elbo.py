@@ -73,6 +73,8 @@ REFINE_LR = 0.05
 """Initial learning rate of refinement; it falls linearly to 0."""
 GAP_ROWS, GAP_STEPS = 64, 20
 """Rows, and refinement steps of each, from which `diagnose` estimates the amortisation gap."""
+MAX_CHAINS, CODES_PER_DRAW = 16, 4
+"""Completion: most chains of a row, and the fewest codes from which a draw of it is chosen."""
 PRIOR_SAMPLES = 4096
 """Samples of the prior that `diagnose` compares with the codes of data."""
 
@@ -407,21 +409,40 @@ class LatentVariableModel(
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
+        return self.complete_several(batch, 1, options, generator)[:, 0]
+
+    @torch.no_grad()
+    def complete_several(
+        self,
+        batch: Batch,
+        draws: int,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """All draws of a row are resampled from the codes of some chains."""
         options = options or self.SamplingConfig()
         assert isinstance(options, self.SamplingConfig), "expected a SamplingConfig"
-        known = self.known_cells(batch)
-        current = known
+        by_gibbs, rows = options.method == "gibbs", torch.arange(len(batch))
+        chains = draws if by_gibbs else min(draws, MAX_CHAINS)
+        question = batch[rows.repeat_interleave(chains)]
+        known = current = self.known_cells(question)
         for _ in range(options.sweeps):  # pseudo-Gibbs: z ~ q(z | x), x_missing ~ p(x | z)
             h, context = self.encoder_outputs(current)
             code = self.sample_posterior(h, context, self.sample_noise(1, h, generator))
             current = self.fill_missing(known, code.z[0], context, generator)
-        if options.method == "gibbs":
-            return self.fill_empty(batch, current, code.z[0], context, generator)
-        z, log_weights, context = self.weigh_codes(known, current, options.samples, generator)
-        which = torch.multinomial(log_weights.T.softmax(1), 1, generator=generator)[:, 0]
-        z = z[which, torch.arange(len(batch))]
+        if by_gibbs:
+            x = self.fill_empty(question, current, code.z[0], context, generator)
+            return x.unflatten(0, (-1, draws))
+        count = -(-max(options.samples, CODES_PER_DRAW * draws) // chains)
+        z, log_weights, context = self.weigh_codes(known, current, count, generator)
+        pool = log_weights.unflatten(1, (-1, chains)).movedim(1, 0).flatten(1)  # (B, codes)
+        which = torch.multinomial(pool.softmax(1), draws, replacement=True, generator=generator)
+        chain = rows.to(which.device)[:, None] * chains + which % chains  # (B, draws)
+        z, context = z[which // chains, chain].flatten(0, 1), context[chain.flatten()]
+        question, known = question[chain.flatten()], known[chain.flatten()]
         current = self.fill_missing(known, z, context, generator)
-        return self.fill_empty(batch, current, z, context, generator)
+        x = self.fill_empty(question, current, z, context, generator)
+        return x.unflatten(0, (-1, draws))
 
     def weigh_codes(
         self, known: Batch, filled: Batch, samples: int, generator: Generator | None
