@@ -390,7 +390,7 @@ def batches_of(rows: NDArray[np.float64] | Split, given: str = "") -> Iterator[B
     if not isinstance(rows, np.ndarray):
         yield from map(in_float64, chunks(rows))
         return
-    for x in torch.from_numpy(np.require(rows, requirements="CW")).split(CHUNK):
+    for x in torch.from_numpy(np.require(rows, requirements=("C", "W"))).split(CHUNK):
         empty = x.isnan()
         seen = ~empty if bool(empty.any()) else None
         batch = Batch(x.nan_to_num(0.0), observed=seen)

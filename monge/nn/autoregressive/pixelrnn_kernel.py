@@ -141,7 +141,8 @@ def run_lines(neighbours: Neighbourhood, weight: Tensor, *maps: Tensor) -> Tenso
     nothing = x.new_zeros(groups, 1, n, width)  # beyond the edges
     h = c = nothing
     before: dict[tuple[int, int], int] = {}
-    outputs, order = [], []
+    outputs: list[Tensor] = []
+    order: list[int] = []
     for line in neighbours.lines(rows, columns):
         read = [
             [before.get((r + up, k + left), 0) for r, k in line] for up, left in neighbours.taps
