@@ -56,7 +56,12 @@ class Density:
         count = math.prod(map(len, axes))
         if count > STATES:
             raise SkipIdentity(f"needs at most {STATES} states, not {count:.3g}")
-        return torch.cartesian_prod(*axes).reshape(count, -1)
+        states = torch.cartesian_prod(*axes).reshape(count, -1)
+        if self.space.end is None:
+            return states
+        # one state for what ends at the same place: nothing is scored after the first end
+        ended = (states == self.space.end).cummax(1).values
+        return states[(~ended | (states == self.space.end)).all(1)]
 
     def mean(self, statistic: Statistic, wanted: float) -> tuple[Tensor, float]:
         """The sum or integral of p(x) times each of m statistics over all x, (m,), and how

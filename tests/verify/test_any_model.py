@@ -13,7 +13,9 @@ from monge import registry
 from monge.cli.main import attempt
 from monge.core.abilities import Likelihood
 from monge.core.rng import make_generator
+from monge.core.space import Space
 from monge.verify import subjects
+from monge.verify._density import Density
 from monge.verify.framework import hold, identities
 
 OURS = [each for each in identities() if each.listing.group == "any_model"]
@@ -140,6 +142,15 @@ def test_samples_that_are_drawn_from_another_density_fail():
     right = subject.model.sample
     subject.model.sample = lambda *asked, **named: 1.2 * right(*asked, **named)
     assert failed(subject, SLOPE) == {"X150"}
+
+
+def test_sequences_that_end_alike_are_one_state():
+    space = Space(kind="tokens", shape=(3,), size=3, end=2)
+    states = Density(space, lambda x: x.sum(1)).states().long().tolist()
+    bodies = [[], *[[a] for a in (0, 1)], *[[a, b] for a in (0, 1) for b in (0, 1)]]
+    due = [[*body, *[2] * (3 - len(body))] for body in bodies]
+    due += [[a, b, c] for a in (0, 1) for b in (0, 1) for c in (0, 1)]
+    assert sorted(states) == sorted(due)
 
 
 def test_weights_are_put_back_after_their_slopes_are_taken():
