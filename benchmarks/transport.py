@@ -22,7 +22,6 @@ import resource
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -118,11 +117,12 @@ def products(x: Tensor, y: Tensor, part: float) -> Solver:
         built = PointKernel(x, y, squared)
         zeros = x.new_zeros(len(x)), y.new_zeros(len(y))
         built.set(*zeros, part * built.mean())
-        kernel = cast(Tensor, built.whole)
-        v = torch.full((kernel.shape[1],), 1 / kernel.shape[1])
+        v = torch.full((len(y),), 1 / len(y))
         for _ in range(passes):
-            v = kernel.T @ (kernel @ v).reciprocal_().mul_(1 / len(x))
-            v.reciprocal_().mul_(1 / len(v))
+            sums = torch.zeros_like(v)
+            for _, block in built.blocks():  # read from memory once for both products
+                sums += block.mT.mv(block.mv(v).reciprocal_().mul_(1 / len(x)))
+            v = sums.reciprocal_().mul_(1 / len(v))
         return torch.zeros(1)
 
     return solve
