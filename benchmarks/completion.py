@@ -319,7 +319,7 @@ def ours(
     """The figures of the pooled models."""
     best = choose(candidates, table, hidden, seed, asked)
     pool, logs = [], []
-    for name in best:
+    for name in [f"{each}:bag={asked.members}" if asked.members else each for each in best]:
         with fitted(name, table, hidden, asked.budget, asked.threads) as found:
             pool.append(found.draws(-(-DRAWS // len(best))))
             logs.append(found.log_conditional())
@@ -436,6 +436,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first mask")
     parser.add_argument("--candidates", nargs="*")
     parser.add_argument("--choose", choices=["error", "density"], default="error")
+    parser.add_argument(
+        "--members", type=int, default=0, help="fit what is chosen to as many bootstrap samples"
+    )
     parser.add_argument("--without", nargs="*", default=[], choices=[*PEERS], help="leave out")
     parser.add_argument("--results", metavar="FILE", help="keep the errors here, and resume")
     parser.add_argument(
