@@ -470,7 +470,9 @@ def test_a_table_in_which_nothing_is_found_gives_the_weights_of_a_plain_one(tmp_
 
     def weights(frame, *settings):
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        run = monge.fit("made", frame, "width=8", *settings, budget="5steps", out=out, progress=False)
+        run = monge.fit(
+            "made", frame, "width=8", *settings, budget="5steps", out=out, progress=False
+        )
         return run.model.state_dict()
 
     def same(frame):
