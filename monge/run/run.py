@@ -686,11 +686,11 @@ class Run(SavedRun):
         device, options = self.compute.torch_device(), sampling_options(self, settings)
         model, generator = self.require(CanComplete), generator or make_generator(seed, device)
 
-        def complete(rows: Batch, count: int) -> torch.Tensor:
+        def several(rows: Batch, count: int) -> torch.Tensor:
             return model.complete_several(rows.to(device), count, options, generator).cpu()
 
-        if self.view.constraints or implied:
-            complete = complete_given(self.view, complete, batch, implied)
+        checked = self.view.constraints or implied
+        complete = complete_given(self.view, several, batch, implied) if checked else several
         return complete_rows(batch, self.space, complete, by, draws, interval)
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:

@@ -460,3 +460,26 @@ def test_data_with_the_longest_name_a_file_may_have(tmp_path):
 def test_an_empty_budget_is_refused():
     with pytest.raises(UsageError, match="budget"):
         start("gaussian", "moons", budget="")
+
+
+def test_a_table_in_which_nothing_is_found_gives_the_weights_of_a_plain_one(tmp_path):
+    """No flag, atom, bound, key or derived column; a bound changes the weights."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(300, 2))
+    frame = pd.DataFrame({"a": z[:, 0], "b": z.sum(1), "name": rng.choice(["x", "y", "z"], 300)})
+
+    def weights(frame, *settings):
+        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        run = monge.fit(
+            "made", frame, "width=8", *settings, budget="5steps", out=out, progress=False
+        )
+        return run.model.state_dict()
+
+    def same(frame):
+        found, plain = weights(frame), weights(frame, "data.space=plain")
+        return found.keys() == plain.keys() and all(
+            torch.equal(found[name], plain[name]) for name in plain
+        )
+
+    assert same(frame)
+    assert not same(frame.assign(a=frame["a"].abs()))

@@ -405,7 +405,9 @@ class CompletableFlow(Flow, CanComplete):
 
 def weaker(first: Effective | None, second: Effective) -> Effective:
     """The candidates of both; of the medians the smaller, of the worst too."""
-    return second if first is None else (second[0], *map(min, first[1:], second[1:]))
+    if first is None:
+        return second
+    return second[0], min(first[1], second[1]), min(first[2], second[2])
 
 
 REPAINT_STEPS = 40
