@@ -19,7 +19,7 @@ from .environments import ENVIRONMENTS, ROOT, make
 
 OPTIONS = {"sampling": ["--large"]}
 """What a benchmark is told, where a row of the tables needs it."""
-ON_REQUEST = ("detection", "few_steps", "posteriors", "step_memory")
+ON_REQUEST = ("detection", "few_steps", "noised", "posteriors", "step_memory")
 """Benchmarks without a peer that fit models for long: they run if they are named."""
 
 

@@ -51,6 +51,7 @@ ENVIRONMENTS = {
             "codes",
             "detection",
             "few_steps",
+            "noised",
             "posteriors",
             "step_memory",
         )

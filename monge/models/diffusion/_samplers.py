@@ -37,15 +37,22 @@ Predict = Callable[[Tensor, Tensor], "DenoiserPrediction"]
 Path = Iterator[tuple[Tensor, Tensor]]
 """z and the estimate of x after every step."""
 Spacing = Literal["middle", "time", "log_snr", "edm"]
-"""Spacing of the times: even in the sigmoid of lambda / 4, which is dense at intermediate noise
-levels, even in time, in lambda, or in EDM's root of sigma / alpha."""
+"""Spacing of the times: even in the sigmoid of (lambda - 1) / 3, which is dense at intermediate
+noise levels, even in time, in lambda, or in EDM's root of sigma / alpha."""
 Variance = Literal["learned", "posterior", "forward"]
-MIDDLE_WIDTH, EDM_RHO = 4.0, 7.0
-"""Width of the sigmoid in units of the log-SNR, and the exponent of EDM."""
+MIDDLE_CENTRE, MIDDLE_WIDTH, EDM_RHO = 1.0, 3.0, 7.0
+"""Centre and width of the sigmoid in units of the log-SNR, and the exponent of EDM. With 10 steps
+of DPM-Solver++ distances on moons, pinwheel and eight_gaussians are then 30, 14 and 3 % above
+those of 60 steps; with a centre of 0 and a width of 4 it was 70, 47 and 20 %. A centre of 3 would
+meet them, but leaves samples of MNIST further from where 80 steps lead: 0.15 deviations, not
+0.06."""
 
 
 SPACING_SCALES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "middle": (lambda v: torch.sigmoid(v / MIDDLE_WIDTH), lambda u: MIDDLE_WIDTH * torch.logit(u)),
+    "middle": (
+        lambda v: torch.sigmoid((v - MIDDLE_CENTRE) / MIDDLE_WIDTH),
+        lambda u: MIDDLE_CENTRE + MIDDLE_WIDTH * torch.logit(u),
+    ),
     "log_snr": (torch.clone, torch.clone),
     "edm": (lambda v: torch.exp(-v / (2 * EDM_RHO)), lambda u: -2 * EDM_RHO * torch.log(u)),
 }
