@@ -67,13 +67,15 @@ class CouplingStack(Compose):
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         found, volumes, parts = [], [], self.each()
         while parts:
-            part = parts.pop()
-            if isinstance(part, ActNorm) and parts and isinstance(parts[-1], Permutation):
+            part, before = parts[-1], parts[-2] if len(parts) > 1 else None
+            if isinstance(part, ActNorm) and isinstance(before, Permutation):
+                x = scale_and_permute(x, part.shift, part.log_scale, before)
                 volumes.append(part.log_scale)
-                x = scale_and_permute(x, part.shift, part.log_scale, parts.pop())
+                del parts[-2:]
             else:
                 x, log_det = part.inverse(x, context)
                 found.append(log_det)
+                del parts[-1]
         log_det = torch.stack(found).sum(0)
         return x, log_det - torch.stack(volumes).sum() if volumes else log_det
 

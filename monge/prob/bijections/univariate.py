@@ -58,7 +58,8 @@ class AffineMap(UnivariateMap):
         return torch.addcmul(shift, log_scale.exp(), z), log_scale
 
     def inverse(self, params: Tensor, x: Tensor) -> Mapped:
-        return invert_affine(*unbind_params(params), x)
+        shift, raw = unbind_params(params)
+        return invert_affine(shift, raw, x)
 
 
 def invert_affine(shift: Tensor, raw: Tensor, x: Tensor) -> Mapped:
