@@ -337,21 +337,22 @@ def test_the_start_of_levels_separates_neighbours():
 
 
 @pytest.mark.parametrize(
-    ("shape", "patch", "batch_size", "shift"),
+    ("shape", "patch", "batch_size", "levels"),
     [
-        ((3, 32, 32), 1, 16, 0),  # colour: no squares of pixels, and many small steps
-        ((3, 64, 64), 2, 16, 0),
-        ((1, 28, 28), 2, 16, -1),  # grey: more of the times are noisy
-        ((3, 16, 16), 1, 64, 0),
+        ((3, 32, 32), 1, 16, 4),  # colour: no squares of pixels, and many small steps
+        ((3, 64, 64), 2, 16, 4),
+        ((1, 28, 28), 2, 16, 2),
+        ((1, 26, 26), 2, 16, 1),  # 13 positions to a side cannot be halved
+        ((3, 16, 16), 1, 64, 2),
     ],
 )
 def test_large_images_have_small_batches_and_colour_32_positions_a_side(
-    shape, patch, batch_size, shift
+    shape, patch, batch_size, levels
 ):
     space = Space(kind="levels", shape=shape, size=256, rows=8000)
     found = DDPM.defaults(space)
     assert isinstance(found.config.net, UNetDenoiser.Config)
     assert (found.config.net.patch, found.train.batch_size) == (patch, batch_size)
-    assert found.config.schedule.shift == shift
+    assert len(found.config.net.multipliers) == levels
     model = found.config.build(space)
     assert model.loss(Batch(torch.zeros(2, *shape)))["denoising"].shape == (2,)

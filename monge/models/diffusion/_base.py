@@ -58,18 +58,11 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     if space.is_image and min(space.shape[1:]) >= 6:
         dropout = 0.1 if 0 < space.rows < SMALL_DATA_ROWS else 0.0
         config = UNetDenoiser.Config(attention=1, dropout=dropout, waves=waves)
-        if not is_large_image(space):
-            return with_levels_for(config, space.shape[1:])
-        if not is_high_dimensional(space):  # most channels where a position sees all others
-            return replace(
-                config,
-                width=24,
-                multipliers=(1, 2, 4),
-                patch=2,
-                blocks=1,
-                middle=1,
-                doubling="transposed",
-            )
+        if not is_high_dimensional(space):
+            found = with_levels_for(config, space.shape[1:])
+            if not is_large_image(space):
+                return found
+            return replace(found, multipliers=(1, 2)[: len(found.multipliers)], middle=1)
         return replace(  # few channels at full resolution: squares of pixels would stay visible
             config,
             width=16,

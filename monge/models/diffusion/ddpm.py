@@ -29,14 +29,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import NoiseSchedule
 from ...prob.row_embedding import TABLE_KINDS
-from ._base import (
-    Diffusion,
-    default_network,
-    default_recipe,
-    default_target,
-    is_high_dimensional,
-    is_large_image,
-)
+from ._base import Diffusion, default_network, default_recipe, default_target
 from ._denoisers import MLPDenoiser
 from ._guidance import guided_predictor
 from ._likelihood import enclosing_step, entrywise_step_kl
@@ -181,10 +174,7 @@ class DDPM(Diffusion):
                 net=net, target=target, schedule=schedule, weight="elbo", optional_first=True
             )
         else:
-            # of grey pictures what they show as a whole is learned last
-            grey = is_large_image(space) and not is_high_dimensional(space)
-            schedule = NoiseSchedule.Config(high=high, shift=-1.0 if grey else 0.0)
-            config = cls.Config(net=net, target=target, schedule=schedule)
+            config = cls.Config(net=net, target=target, schedule=NoiseSchedule.Config(high=high))
         return Defaults(config, default_recipe(space))
 
     @classmethod
