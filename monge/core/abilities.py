@@ -533,6 +533,11 @@ class CanComplete(Ability):
         """The method and its accuracy in the last completion, as `monge complete` prints them."""
         return "sampled given the observed values"
 
+    def keeps_observed(self, options: Config | None = None) -> bool:
+        """Whether observed values stay as they are, so that a row of which all are observed need
+        not be computed."""
+        return True
+
     @abc.abstractmethod
     def complete(
         self, batch: Batch, options: Config | None = None, generator: Generator | None = None

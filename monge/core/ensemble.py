@@ -354,6 +354,9 @@ class EnsembleComplete(EnsembleSample, CanComplete):
             marginalises or issubclass(member_class, HasConditionals)
         )
 
+    def keeps_observed(self, options: BaseConfig | None = None) -> bool:
+        return all(member.keeps_observed(options) for member in self.each)
+
     @property
     def completion(self) -> str:
         method = next(iter(dict.fromkeys(member.completion for member in self.each)))

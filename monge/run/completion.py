@@ -127,18 +127,25 @@ def complete_rows(
     by: FillBy = "sample",
     draws: int = 1,
     interval: float | None = None,
+    keeps_observed: bool = True,
 ) -> Completed:
-    """Rows without an unknown cell stay as they are; if no row has one, the model samples all of
-    them anew (noise, edit)."""
+    """Rows without an unknown cell are not computed, unless observed values change too."""
     if draws < 1:
         raise UsageError(f"expected at least 1 draw of each row, found draws={draws}; use draws=1")
     each = COPIES_OF_DRAWS * 8.0 * batch.x[:1].numel() * len(batch)
     require_memory(f"draws={draws} of {len(batch)} rows", draws * each, "draw fewer at a time")
     unknown, sampled = ~batch.observed_mask, by == "sample"
-    replaced = unknown if bool(unknown.any()) else torch.ones_like(unknown)
+    replaced = unknown if keeps_observed else torch.ones_like(unknown)
     some = replaced.flatten(1).any(1)
     count = draws if sampled and interval is None else max(draws, POINT_DRAWS)
-    found = in_chunks(lambda rows: complete(rows, count), batch[some], MAX_CHUNK // count)
+    found = torch.cat(
+        [
+            complete(batch[rows], count)
+            for chunk in torch.arange(len(batch)).split(chunk_size(count))
+            if len(rows := chunk[some[chunk]])
+        ]
+        or [batch.x[:0, None].repeat_interleave(count, 1)]
+    )
     numbers = found.to(torch.get_default_dtype())
     made = found[:, :draws] if sampled else point_estimate(numbers, space, by)[:, None].to(found)
 
@@ -154,7 +161,13 @@ def complete_rows(
     return Completed(filled_by(made).flatten(0, 1), unknown, low, high)
 
 
-def in_chunks(each: Callable[[Batch], Tensor], batch: Batch, size: int = MAX_CHUNK) -> Tensor:
+def chunk_size(draws: int) -> int:
+    """Rows that are completed at a time: a power of two, as is the size of the parts in which
+    tables are read, so that noise does not depend on these."""
+    return 1 << max(MAX_CHUNK // draws, 1).bit_length() - 1
+
+
+def in_chunks(each: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
     """What a function gives for the rows, computed for some at a time."""
-    parts = torch.arange(max(len(batch), 1))[: len(batch)].split(max(size, 1))
+    parts = torch.arange(max(len(batch), 1))[: len(batch)].split(MAX_CHUNK)
     return torch.cat([each(batch[rows]) for rows in parts])

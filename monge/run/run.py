@@ -691,7 +691,8 @@ class Run(SavedRun):
 
         checked = self.view.constraints or implied
         complete = complete_given(self.view, several, batch, implied) if checked else several
-        return complete_rows(batch, self.space, complete, by, draws, interval)
+        keeps = model.keeps_observed(options)
+        return complete_rows(batch, self.space, complete, by, draws, interval, keeps)
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:
         """The code of every row, (N, *latent); of a frame, a frame with its index and the entries

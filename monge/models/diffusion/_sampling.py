@@ -210,6 +210,10 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         deviation = torch.exp(-0.5 * self.schedule.log_snr(t))[:, None]
         return self.units.sample(mean, deviation, noise_like(z, generator), allowed)
 
+    def keeps_observed(self, options: BaseConfig | None = None) -> bool:
+        settings = self.sampling_options(options)
+        return not (settings.noise or settings.edit)
+
     @torch.no_grad()
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
@@ -218,7 +222,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         settings, observed = self.sampling_options(options), batch.observed_mask
         allowed = self.units.allowed(observed)
         predict = guided_predictor(self, batch.given, len(batch), settings, allowed)
-        if settings.noise or settings.edit:
+        if not self.keeps_observed(options):
             path = self.denoising_path(batch, predict, settings, generator)
             return [*self.decode_path(path, predict, generator)][-1]
         y = self.units.to_units(torch.where(observed, batch.x, self.units.typical.to(batch.x)))

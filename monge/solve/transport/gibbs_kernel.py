@@ -35,11 +35,12 @@ def allocate(shape: torch.Size, like: Tensor) -> Tensor:
     first written, which takes longer than the exponentials written there; pages of 2 MB instead
     of 4 kB, where the system has them, make that negligible."""
     size = shape.numel() * like.element_size()
-    if size < LARGE_BYTES or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if size < LARGE_BYTES or like.device.type != "cpu" or advice is None:
         return like.new_empty(shape)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory.madvise(advice)
     except OSError:  # a system without them
         return like.new_empty(shape)
     return torch.frombuffer(memory, dtype=like.dtype).view(shape)
