@@ -81,6 +81,7 @@ def main() -> None:
     chosen = parser.parse_args().names
     matplotlib.use("Agg")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ.pop("MONGE_RUNS", None)  # pages show the folder that a reader has
     for path in TUTORIALS:
         if chosen and path.stem not in chosen:
             continue
