@@ -36,7 +36,7 @@ from ..models._generator import GeneratorModel
 from ..models.diffusion.consistency import Consistency
 from ..models.flow.cnf import CNF
 from ..models.latent.vqvae import VQVAE
-from ..models.sequence.direct_forecast import DirectForecast
+from ..models.sequence._forecaster import ForecastModel
 from ..models.transport.sinkhorn_generator import SinkhornGenerator
 from ._helpers import gap, most, standard_errors
 from .framework import Residual, SkipIdentity
@@ -62,7 +62,7 @@ def gradient_updates(model: Model) -> list[Update]:
         raise SkipIdentity("gradients pass straight through its rounded values")
     if isinstance(model, CNF) and model.table:
         raise SkipIdentity("the layer of its table learns by a loss of its own")
-    if isinstance(model, DirectForecast) and model.config.fit != "likelihood":
+    if isinstance(model, ForecastModel) and model.config.fit != "likelihood":
         raise SkipIdentity("its mean, margins and dependence learn by losses of their own")
     if isinstance(model, Consistency):
         raise SkipIdentity("its loss has no gradient through the side near the data")
