@@ -31,6 +31,7 @@ CLOSED = {
     "transport.entropic_map",
     "transport.sinkhorn_generator",  # a plan found to a tolerance
     "sequence.direct_forecast",  # several losses
+    "sequence.recursive_forecast",
 }
 """Models whose gradients are not examined."""
 
