@@ -42,10 +42,10 @@ noise levels, even in time, in lambda, or in EDM's root of sigma / alpha."""
 Variance = Literal["learned", "posterior", "forward"]
 MIDDLE_CENTRE, MIDDLE_WIDTH, EDM_RHO = 1.0, 3.0, 7.0
 """Centre and width of the sigmoid in units of the log-SNR, and the exponent of EDM. With 10 steps
-of DPM-Solver++ distances on one fit of moons, pinwheel and eight_gaussians each are then 30, 14 and
-3 % above those of 60 steps; with a centre of 0 and a width of 4 it was 70, 47 and 20 %. A centre of 3 would
-meet them, but leaves samples of MNIST further from where 80 steps lead: 0.15 deviations, not
-0.06."""
+of DPM-Solver++ distances on moons, pinwheel and eight_gaussians, one fit each, are then 30, 14 and
+3 % above those of 60 steps; with a centre of 0 and a width of 4 it was 70, 47 and 20 %. A centre
+of 3 would meet them, but leaves samples of MNIST further from where 80 steps lead: 0.15
+deviations, not 0.06."""
 
 
 SPACING_SCALES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
