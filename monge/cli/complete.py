@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..core.errors import DataError, UsageError
 from ..core.files import load_array
-from ..run.writers import PART, frame, write, write_table, write_tables
+from ..run.writers import PART, as_frame, frame, write, write_arrays, write_table, write_tables
 from ._output import SEED, Console, Output, common, gather_files
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def command(
     from ..core.config import Overrides
     from ..core.rng import make_generator
     from ..run import run as runs
-    from ..run.completion import POINT_DRAWS, array_rows, unknown_cells
+    from ..run.completion import POINT_DRAWS, array_rows, completed_table, unknown_cells
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
@@ -177,7 +177,7 @@ def command(
         out.parent.mkdir(parents=True, exist_ok=True)
         write_tables(
             (
-                frame(found, done.x, part.repeated_keys(len(done.x) // max(len(part), 1)))
+                as_frame(found, completed_table(found.view, part, done, as_text=True))
                 for part, _, done in completions(PART)
             ),
             out,
@@ -188,11 +188,13 @@ def command(
         if out.suffix == ".png" and found.space.is_image:
             x = side_by_side(batch, x, count)
         length = None if batch.length is None else batch.length.repeat_interleave(count)
-        keys = part.repeated_keys(len(x) // max(len(batch), 1))
-        if interval is None:
-            write(found, x, out, length, row_keys=keys)
+        if interval is not None:
+            write_intervals(found, part, completed, out)
+        elif found.view.selection.schema.table and out.suffix == ".npz":
+            table = as_frame(found, completed_table(found.view, part, completed))
+            write_arrays(out, {str(name): cells.to_numpy() for name, cells in table.items()})
         else:
-            write_intervals(found, completed, out, keys)
+            write(found, x, out, length)
     for note in found.notes:
         console.note(note)
     if nothing:
@@ -227,9 +229,11 @@ def chosen_by(mean: bool, median: bool, count: int) -> FillBy:
     return "mean" if mean else "median" if median else "sample"
 
 
-def write_intervals(run: Run, completed: Completed, out: Path, row_keys: Any) -> None:
+def write_intervals(run: Run, rows: Split, completed: Completed, out: Path) -> None:
     """A table whose filled-in numbers have the ends of their intervals beside them."""
-    table = frame(run, completed.x, row_keys)
+    from ..run.completion import completed_table
+
+    table = as_frame(run, completed_table(run.view, rows, completed, as_text=True))
     if completed.low is None or completed.high is None:
         raise UsageError("--interval needs completions of numbers; leave it out")
     ends = {"low": frame(run, completed.low, {}), "high": frame(run, completed.high, {})}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .dataset import FieldGroup, View
+    from .readers.base import Original
 
 
 MAX_TOGETHER = 2**26
@@ -225,6 +226,12 @@ class Split:
         return {
             name: torch.from_numpy(codes)[self.index] for name, codes in self.view.implied.items()
         }
+
+    @property
+    def original(self) -> Original | None:
+        """The rows as they were read, if they are those of a table."""
+        table = self.view.dataset.original
+        return None if table is None else table.take(self.index.numpy())
 
     def repeated_keys(self, times: int, rows: int | None = None) -> dict[str, np.ndarray]:
         """The keys of the first rows, by default of all, each `times` times."""

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ..core.batch import Batch
     from .augment import Augment
     from .batches import PackedRows, Split
+    from .readers.base import Original
 
 
 MODEL_PROPOSALS = ("augment", "balance", "labelled_share")
@@ -82,6 +83,7 @@ class Dataset:
         row_keys: Mapping[str, np.ndarray] | None = None,
         refused: np.ndarray | None = None,
         panel: str = "",
+        original: Original | None = None,
     ) -> None:
         self.schema, self.stored, self.split_rows = schema, stored, split_rows
         self.options = options or Options()
@@ -90,6 +92,7 @@ class Dataset:
         self.row_keys = dict(row_keys or {})  # cells of the columns that only identify rows
         self.panel = panel  # column that seems to name the series of each row, such as a symbol
         self.refused = refused  # (N,): rows that the model of a run gives no probability
+        self.original = original  # the rows of a table as they were read
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, {len(self)} rows, {len(self.fields)} fields)"
@@ -193,6 +196,7 @@ class Dataset:
                 "row_keys",
                 "refused",
                 "panel",
+                "original",
             )
         }
         return Dataset(**{**parts, **changes})

@@ -101,9 +101,10 @@ def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> 
     source, transforms = locate(data)
     if place := prepared_place(source, options, transforms, fields):
         try:
-            return read_prepared(place, settings, fields)
+            return with_original(read_prepared(place, settings, fields), source, options)
         except OtherColumns as other:
-            return build(decoded(other.dataset), options, stored=fields)
+            known = with_original(other.dataset, source, options)
+            return build(decoded(known), options, stored=fields)
     before, maker, after = pairs.parted(transforms) if transforms else ((), None, ())
     form = read_format(before, fields)
     raw = read(source, as_text_of_run(source, options, form), form)
@@ -205,7 +206,18 @@ def decoded(dataset: Dataset) -> RawData:
     }
     values |= {name: tables.as_column(cells) for name, cells in dataset.row_keys.items()}
     places = RowLocations.count(len(dataset))
-    return RawData(dataset.name, values, tuple(values), places, table=True)
+    original = dataset.original
+    return RawData(dataset.name, values, tuple(values), places, table=True, original=original)
+
+
+def with_original(dataset: Dataset, source: Any, options: Options) -> Dataset:
+    """A table that was prepared in the cache, with the rows of its files as they are."""
+    if isinstance(source, Path) and source.is_dir():
+        return dataset
+    paths = source.paths if isinstance(source, tables.TableFiles) else [source]
+    if not dataset.schema.table or dataset.dropped or options.rows:
+        return dataset  # some rows of the files are left out
+    return dataset.copy(original=tables.original_of(paths, dataset.name, options))
 
 
 def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
@@ -644,6 +656,7 @@ def build(
         raw.row_keys,
         raw.refused,
         raw.panel,
+        raw.original,
     )
 
 
@@ -783,9 +796,17 @@ def select_rows(
     keys = {name: cells[rows] for name, cells in raw.row_keys.items()}
     refused = None if raw.refused is None else raw.refused[rows]
     places = raw.places.take(rows)
-    return replace(raw, split=split, places=places, row_keys=keys, refused=refused), {
-        name: tensor[rows] for name, tensor in tensors.items()
-    } if raw.store is None else raw.store.select(tensors, rows)
+    chosen = replace(
+        raw,
+        split=split,
+        places=places,
+        row_keys=keys,
+        refused=refused,
+        original=raw.original and raw.original.take(rows),
+    )
+    if raw.store is not None:
+        return chosen, raw.store.select(tensors, rows)
+    return chosen, {name: tensor[rows] for name, tensor in tensors.items()}
 
 
 def choose_columns(raw: RawData, options: Options) -> RawData:

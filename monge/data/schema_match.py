@@ -26,7 +26,7 @@ from .derived import Lookup, cell, in_numbers, refuse_broken_rows
 from .packed import FieldRows, Ragged, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
-from .readers.base import RawData
+from .readers.base import Original, RawData, named_as
 from .readers.stored import StoredSteps
 from .schema import Schema, Selection
 
@@ -52,8 +52,8 @@ def match(raw: RawData, selection: Selection) -> RawData:
             f"{listed(raw.values)}"
         )
     extra = [name for name in raw.values if name not in known]
-    are, were = ("is", "was") if len(extra) == 1 else ("are", "were")
-    notes = (f"{listed(extra)} {are} not used by the run and {were} left out",) if extra else ()
+    are = "is" if len(extra) == 1 else "are"
+    notes = (f"{listed(extra)} {are} not used by the run",) if extra else ()
     values = {name: raw.values[name] for name in known if name in raw.values}
     values |= {
         field.name: pack(list(values[field.name]))
@@ -133,7 +133,7 @@ def same_columns(raw: RawData, schema: Schema) -> RawData:
             f"{raw.name} has {len(raw.values)} columns without names where the run "
             f"has {len(known)}; add a first line that names them"
         )
-    return replace(raw, values=dict(zip(known, raw.values.values(), strict=True)))
+    return named_as(raw, known)
 
 
 def same_roles(raw: RawData, schema: Schema) -> RawData:
@@ -169,9 +169,10 @@ def as_columns(raw: RawData, schema: Schema) -> RawData:
             f"{len(schema.main)}; give the columns {listed(schema.main)}"
         )
     values = {name: pd.Series(rows[:, place]) for place, name in enumerate(names)}
+    original = Original(tuple(names), lambda: pd.DataFrame(rows, columns=[*names]))
     if raw.target and schema.target:
         values[schema.target] = pd.Series(raw.values[raw.target])
-    return replace(raw, values=values, table=True)
+    return replace(raw, values=values, table=True, original=original)
 
 
 def as_array(raw: RawData, schema: Schema) -> RawData:

@@ -1,8 +1,13 @@
-"""Fill in unknown cells: samples given the known cells, or their mean, median and interval."""
+"""Fill in unknown cells: samples given the known cells, or their mean, median and interval.
+
+Completed rows of a table are the rows that were read, with the unknown cells replaced: whatever a
+cell holds that is known, and in a csv file however it is written, it stays.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,9 +21,13 @@ from ..core.errors import DataError, UsageError, nearest
 from ..core.memory import require_memory
 from ..core.space import Space
 from ..data import frames, loading
+from ..data.batches import Split
 from ..data.codecs.array import Array
-from ..data.codecs.scalar import listed
+from ..data.codecs.base import Codec
+from ..data.codecs.scalar import Number, listed
 from ..data.dataset import View
+from ..data.readers import tables
+from ..data.readers.delimited import COMMA, NOTHING
 from ..evaluate.rejection import CompleteRows
 
 FillBy = Literal["sample", "mean", "median"]
@@ -36,6 +45,7 @@ class Completed:
 
     x: Tensor  # (rows * draws, *event)
     filled: Tensor  # (rows, *event): which cells were unknown
+    replaced: Tensor  # (rows, *event): these, or all if the observed ones change too
     low: Tensor | None = None  # (rows, *event): the interval of each filled number
     high: Tensor | None = None
 
@@ -97,16 +107,150 @@ def array_rows(view: View, what: Any, noisy: bool) -> Batch | None:
     return Batch(torch.from_numpy(x.astype(np.float32)), observed=torch.from_numpy(seen))
 
 
-def in_form_of(found: np.ndarray, what: Any, draws: int) -> Any:
-    """Completed rows in the shape of the array, or the columns of the frame, that was given."""
+def in_form_of(found: np.ndarray, what: Any, draws: int, keeps_observed: bool) -> Any:
+    """Completed rows in the shape of the array, or the columns of the frame, that was given, with
+    its own entries where they stay."""
+    if not (frames.is_frame(what) or isinstance(what, np.ndarray | torch.Tensor)):
+        return found
+    given = np.asarray(what).repeat(draws, 0)
+    found = found.reshape(given.shape)
+    if keeps_observed and given.dtype.kind == "f":
+        found = np.where(np.isnan(given), found, given)
     if frames.is_frame(what):
         import pandas as pd
 
-        flat = found.reshape(len(found), -1)
-        return pd.DataFrame(flat, what.index.repeat(draws), what.columns)
-    if not isinstance(what, np.ndarray | torch.Tensor):
+        return pd.DataFrame(found, what.index.repeat(draws), what.columns)
+    return found
+
+
+@dataclass(frozen=True)
+class MadeColumn:
+    """A column of completed rows, and which of its cells were not known."""
+
+    label: str | int
+    codec: Codec
+    values: np.ndarray  # (N,), decoded
+    replaced: np.ndarray  # (N,)
+
+    @property
+    def cells(self) -> Any:
+        """The column with its type in the data of the run."""
+        return tables.series(self.codec, self.values)
+
+    def replaces(self, empty: Any) -> np.ndarray:
+        """Which cells are replaced, (N,): those that were not known, and empty ones that follow
+        from others."""
+        return self.replaced | (empty.to_numpy(bool) & ~self.cells.isna().to_numpy(bool))
+
+
+def completed_table(view: View, rows: Split, done: Completed, as_text: bool = False) -> Any:
+    """Completed rows in the form of the data: those of a table as they were read, with the unknown
+    cells replaced; `as_text` keeps the cells of a text file as they are written."""
+    import pandas as pd
+
+    draws = len(done.x) // max(len(rows), 1)
+    decoded, original = view.decoded_columns(done.x), rows.original
+    if decoded is None or original is None:
+        return view.decode(done.x, rows.repeated_keys(draws))
+    names = {field.key or field.name: field.name for field in view.selection.schema.fields}
+    replaced = replaced_cells(view, rows, done, draws)
+    made = {
+        names[label]: MadeColumn(label, codec, values, replaced[names[label]])
+        for label, codec, values in decoded
+    }
+    texts = original.texts if as_text else None
+    examples = None if texts is None else original.first_texts
+    table = original.table if texts is None else texts
+    table = table.iloc[np.arange(len(table)).repeat(draws)].reset_index(drop=True)
+    columns: dict[Any, Any] = {}
+    for name, cells in table.items():
+        new = made.pop(str(name), None)
+        if new is None:
+            columns[name] = cells
+        elif examples is None:
+            columns[new.label] = with_cells(cells, new)
+        else:
+            columns[new.label] = with_texts(cells, new, examples[name])
+    return pd.DataFrame({**columns, **{new.label: new.cells for new in made.values()}})
+
+
+def replaced_cells(view: View, rows: Split, done: Completed, draws: int) -> dict[str, np.ndarray]:
+    """Which cells of each column of completed rows are not those of the data, (N,): what was
+    unknown, and what is computed from it unless it was known itself."""
+    event = done.replaced.reshape(len(rows), -1).numpy()
+    found = {field.name: event[:, place] for place, field in enumerate(view.event.fields)}
+    for each in view.restored.derived:
+        changed = np.any([found[name] for name in each.sources] or [np.zeros(len(rows), bool)], 0)
+        known = rows.implied.get(each.name)
+        found[each.name] = changed if known is None else changed & known.isnan().numpy()
+    return {name: some.repeat(draws) for name, some in found.items()}
+
+
+def with_cells(cells: Any, new: MadeColumn) -> Any:
+    """A column with its unknown cells replaced, of the type in the data of the run if no other
+    cell changes by it."""
+    replaced = new.replaces(cells.isna())
+    if not replaced.any():
+        return cells
+    cells, made = tables.as_moments(cells), new.cells
+    try:
+        found = cells.mask(replaced, made)
+    except (TypeError, ValueError):  # the type of the column cannot hold the new cells
+        found = cells.astype(object).mask(replaced, made.astype(object))
+    if found.dtype == made.dtype:
         return found
-    return found.reshape(len(found), *what.shape[1:])
+    try:
+        cast = found.astype(made.dtype)
+    except (TypeError, ValueError):
+        return found
+    same = (cast.astype(object) == found.astype(object)) | (cast.isna() & found.isna())
+    return cast if same.all() else found
+
+
+def with_texts(cells: Any, new: MadeColumn, examples: Any) -> Any:
+    """A column of text with its unknown cells replaced, spelled as the examples are."""
+    if isinstance(new.codec, Number):  # decimal commas would separate cells
+        cells, examples = (each.str.replace(COMMA, ".", regex=True) for each in (cells, examples))
+    replaced = new.replaces(cells.isin(NOTHING))
+    if not replaced.any():
+        return cells
+    texts = cells.to_numpy(object, copy=True)
+    known = examples[~examples.isin(NOTHING)].str.strip()
+    texts[replaced] = spelled(new.codec, new.values[replaced], known)
+    return type(cells)(texts, cells.index, dtype=object)
+
+
+PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.(\d+))?")
+"""A number without an exponent, and its decimals."""
+
+
+def spelled(codec: Codec, values: np.ndarray, examples: Sequence[str]) -> list[str]:
+    """Values as text, with the decimals or the capitals of the examples where these agree."""
+    texts = tables.written_cells(values, codec)
+    if texts is None:
+        cells = tables.series(codec, values)
+        texts = ["" if cell != cell or cell is None else str(cell) for cell in cells]
+    if isinstance(codec, Number):
+        found = [PLAIN_NUMBER.fullmatch(each) for each in examples]
+        decimals = {len(each[1] or "") if each else -1 for each in found}
+        most = max(decimals, default=-1)
+        if decimals == {most} and most >= 0:
+            return [with_decimals(text, most) for text in texts]
+        return [text.removesuffix(".0") for text in texts] if 0 in decimals else texts
+    if {*texts} <= {"True", "False", ""}:
+        for case in (str.lower, str.upper):
+            if all(each == case(each) for each in examples):
+                return [case(text) for text in texts]
+    return texts
+
+
+def with_decimals(text: str, count: int) -> str:
+    """A number written with so many decimals if it has no more."""
+    whole, _, decimals = text.partition(".")
+    decimals = decimals.rstrip("0")
+    if not PLAIN_NUMBER.fullmatch(text) or len(decimals) > count:
+        return text
+    return f"{whole}.{decimals.ljust(count, '0')}" if count else whole
 
 
 def point_estimate(draws: Tensor, space: Space, by: FillBy) -> Tensor:
@@ -158,7 +302,7 @@ def complete_rows(
     if interval is not None:
         ends = (numbers.quantile(level / 2, 1) for level in (1 - interval, 1 + interval))
         low, high = (filled_by(end[:, None])[:, 0] for end in ends)
-    return Completed(filled_by(made).flatten(0, 1), unknown, low, high)
+    return Completed(filled_by(made).flatten(0, 1), unknown, replaced, low, high)
 
 
 def chunk_size(draws: int) -> int:

@@ -55,6 +55,7 @@ from .completion import (
     FillBy,
     array_rows,
     complete_rows,
+    completed_table,
     in_form_of,
     unknown_cells,
 )
@@ -653,13 +654,15 @@ class Run(SavedRun):
         settings = (*settings, *as_settings(options))
         if (batch := array_rows(self.view, what, has_noise(settings))) is not None:
             x = self.complete_batch(batch, *settings, by=by, draws=draws, seed=seed).x
-            return in_kind(in_form_of(np.asarray(self.view.decode(x)), what, draws), form)
+            keeps = self.require(CanComplete).keeps_observed(sampling_options(self, settings))
+            found = in_form_of(np.asarray(self.view.decode(x)), what, draws, keeps)
+            return in_kind(found, form)
         rows = self.split(what, split or (None if what is None else "all"), every=True)
         batch = unknown_cells(rows.whole(), self.space, keep_holes)
-        x = self.complete_batch(
+        done = self.complete_batch(
             batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
-        ).x
-        found = self.view.decode(x, rows.repeated_keys(draws))
+        )
+        found = completed_table(self.view, rows, done)
         labels = row_labels(what, rows)
         if isinstance(found, np.ndarray):
             return found

@@ -35,10 +35,9 @@ def write(
     out: Path,
     length: Any = None,
     columns: int | None = None,
-    row_keys: Any = None,
 ) -> list[Path]:
     """Write samples in the format of the suffix and return the files written; sequences end at
-    `length`, images are arranged in `columns`, rows of a table get new keys or `row_keys`."""
+    `length`, images are arranged in `columns`, rows of a table get new keys."""
     import numpy as np
 
     check_format(run, out)
@@ -46,10 +45,10 @@ def write(
     if out.suffix == ".wav":
         return write_sounds(run, x, out, length)
     if out.suffix == ".csv":
-        write_table(table(run, x, row_keys), out)
+        write_table(table(run, x), out)
         return [out]
     if out.suffix == ".npz":
-        decoded: Any = run.view.decode(x, row_keys)
+        decoded: Any = run.view.decode(x)
         arrays: Any = (
             {"x": decoded}
             if isinstance(decoded, np.ndarray)
@@ -161,9 +160,13 @@ def write_arrays(out: Path, arrays: Mapping[str, Any]) -> None:
 
 def frame(run: Run, x: Any, row_keys: Any = None) -> Any:
     """Samples as a table, one row each, with new keys or `row_keys`."""
+    return as_frame(run, run.view.decode(x, row_keys))
+
+
+def as_frame(run: Run, decoded: Any) -> Any:
+    """Rows in the form of the data as a table."""
     import pandas as pd
 
-    decoded = run.view.decode(x, row_keys)
     if isinstance(decoded, pd.DataFrame):
         return decoded
     flat = decoded.reshape(len(decoded), -1)

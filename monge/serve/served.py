@@ -36,7 +36,7 @@ from ..evaluate.forecasts import is_forecast
 from ..evaluate.likelihood import RowLikelihoods, entries, likelihood_of
 from ..evaluate.predictions import TargetPrediction, join, predict_batch
 from ..run import run as runs
-from ..run.completion import unknown_cells
+from ..run.completion import completed_table, unknown_cells
 from ..run.forecast import forecast
 from ..run.latent import code_rows, codes_of, events_of
 from ..run.predict import By, can_vote, predict, table
@@ -629,9 +629,8 @@ class ServedRun:
             implied=rows.implied,
         )
         length = None if batch.length is None else batch.length.repeat_interleave(body.draws)
-        keys = rows.repeated_keys(len(found.x) // max(len(batch), 1), len(batch))
         return {
-            "rows": plain_rows(run, run.view.decode(found.x, keys), length),
+            "rows": plain_rows(run, completed_table(run.view, rows, found), length),
             "filled": int(found.filled.sum()),
             "method": run.require(CanComplete).completion,
             "notes": list(rows.notes),

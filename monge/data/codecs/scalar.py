@@ -484,7 +484,9 @@ class Offset(Number):
             return add(x, self.offset, dtype)
         close = np.rint(x).astype(np.float64) if self.kind == "counts" else shortest(x)
         moved = close + self.offset
-        return moved.astype(dtype) if dtype.kind == "f" else whole_numbers(moved, dtype)
+        if dtype.kind != "f":
+            return whole_numbers(moved, dtype)
+        return (moved if self.decimals is None else np.round(moved, self.decimals)).astype(dtype)
 
 
 def subtract(values: np.ndarray, offset: int, at: Locator) -> np.ndarray:
@@ -546,7 +548,9 @@ def fit(values: np.ndarray, dtype: str) -> Offset:
     """The codec of the numbers of a column: whole numbers stay whole if they fit."""
     offset = float(middle(values))
     whole = "int" in dtype.lower() and max(values.max() - offset, offset - values.min()) <= EXACT
-    return Offset(kind="counts" if whole else "real", dtype=dtype, offset=offset)
+    kind: Literal["counts", "real"] = "counts" if whole else "real"
+    decimals = None if whole else decimals_of(values)
+    return Offset(kind=kind, dtype=dtype, offset=offset, decimals=decimals)
 
 
 def middle(values: np.ndarray) -> Any:

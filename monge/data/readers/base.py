@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,10 @@ from ..codecs.scalar import listed
 from .stored import Chain, Place
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
+
+    from .delimited import TextRows
 
 SPLITS = ("train", "valid", "test")
 ARROW_SUFFIXES = (".parquet", ".feather", ".arrow", ".ipc")
@@ -85,6 +89,61 @@ class ReadFormat:
 
 
 @dataclass(frozen=True)
+class Original:
+    """Rows of a table as they are. Completed rows keep their cells: encoded ones are float32,
+    which has seven digits, and know neither spellings nor columns that a run does not use."""
+
+    names: tuple[str, ...]  # of the columns
+    read: Callable[[], pd.DataFrame]
+    read_texts: Callable[[], TextRows] | None = None  # of a text file
+    rows: np.ndarray | None = None  # (N,) numbers of the rows in the table; None for all
+
+    def take(self, rows: np.ndarray) -> Original:
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def renamed(self, names: Mapping[str, str]) -> Original:
+        return replace(self, names=tuple(names.get(name, name) for name in self.names))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        found = self.read().set_axis([*self.names], axis=1)
+        return found if self.rows is None else found.iloc[self.rows]
+
+    @property
+    def texts(self) -> pd.DataFrame | None:
+        """The cells as a file writes them; None if there is no such file."""
+        if self.read_texts is None:
+            return None
+        return self.read_texts().take(self.rows).set_axis([*self.names], axis=1)
+
+    @property
+    def first_texts(self) -> pd.DataFrame | None:
+        """The first cells of the file, whatever the rows are."""
+        if self.read_texts is None:
+            return None
+        return self.read_texts().first.set_axis([*self.names], axis=1)
+
+
+def join_originals(parts: Sequence[Original | None]) -> Original | None:
+    """The rows of several tables one after another."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or any({*part.names} != {*known[0].names} for part in known):
+        return None
+
+    def read() -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.concat([part.table for part in known], ignore_index=True)
+
+    def read_texts() -> TextRows:
+        first, *others = (part.read_texts() for part in known if part.read_texts)
+        return first.joined(others)
+
+    written = all(part.read_texts and part.rows is None for part in known)
+    return Original(known[0].names, cache(read), cache(read_texts) if written else None)
+
+
+@dataclass(frozen=True)
 class RawData:
     """Fields as read; a table has one per column."""
 
@@ -109,6 +168,7 @@ class RawData:
     panel: str = ""  # column of a table that seems to name the series of each row
     carved: bool = False  # whether the reader made `split`, as tokens or blocks depend on it
     store: Any = None  # where encoded rows are kept if they are not held in memory
+    original: Original | None = None  # the rows of a table as they are
 
     def __len__(self) -> int:
         return len(self.places.lines)
@@ -138,6 +198,7 @@ def join(parts: Mapping[str, RawData], name: str) -> RawData:
         split=split,
         row_keys=keys,
         places=RowLocations.join([raw.places for raw in raws]),
+        original=join_originals([raw.original for raw in raws]),
         notes=tuple(note for raw in raws for note in raw.notes),
     )
 
@@ -157,8 +218,14 @@ def rename(raw: RawData, leader: RawData) -> RawData:
             f"{listed(raw.values)} and {leader.places.files[0] or leader.name} has "
             f"{listed(leader.values)}; files of one folder must agree"
         )
-    values = dict(zip(leader.values, raw.values.values(), strict=True))
-    return replace(raw, values=values, main=leader.main, named=True)
+    return named_as(replace(raw, main=leader.main, named=True), [*leader.values])
+
+
+def named_as(raw: RawData, names: Sequence[str]) -> RawData:
+    """The same columns with these names."""
+    renamed = dict(zip(raw.values, names, strict=True))
+    values = {renamed[name]: column for name, column in raw.values.items()}
+    return replace(raw, values=values, original=raw.original and raw.original.renamed(renamed))
 
 
 def stack(pieces: list[Any], table: bool, name: str) -> Any:

@@ -535,6 +535,50 @@ def listed(lines: Lines) -> np.ndarray:
     return found
 
 
+class TextRows:
+    """The cells of files as text, some rows at a time; rows that follow those that were taken
+    before are read on from there."""
+
+    def __init__(self, files: Sequence[tuple[Path, Layout]]) -> None:
+        self.files = list(files)
+        self.restart()
+        self.first = self.block
+
+    def joined(self, others: Sequence[TextRows]) -> TextRows:
+        """The rows of several, one after another."""
+        return TextRows([file for each in (self, *others) for file in each.files])
+
+    def restart(self) -> None:
+        self.tables = self.each_block()
+        self.start, self.block = 0, next(self.tables)
+
+    def each_block(self) -> Iterator[pd.DataFrame]:
+        names = list(self.files[0][1].columns)
+        for path, layout in self.files:
+            for block in find_blocks(path, layout):
+                found = parse_block(block, layout, path, dtype=str, na_filter=False)
+                yield found[names] if {*found} == {*names} else found.set_axis(names, axis=1)
+
+    def take(self, rows: np.ndarray | None) -> pd.DataFrame:
+        """The rows of these numbers, in their order; None for all."""
+        import pandas as pd
+
+        if rows is None:
+            self.restart()
+            return pd.concat([self.block, *self.tables], ignore_index=True)
+        order = rows.argsort(kind="stable")
+        wanted, found, place = rows[order], [], 0
+        if len(wanted) and wanted[0] < self.start:
+            self.restart()
+        while True:
+            end = int(np.searchsorted(wanted, self.start + len(self.block)))
+            found.append(self.block.iloc[wanted[place:end] - self.start])
+            if (place := end) == len(wanted):
+                break
+            self.start, self.block = self.start + len(self.block), next(self.tables)
+        return pd.concat(found, ignore_index=True).iloc[order.argsort()].reset_index(drop=True)
+
+
 def has_leading_spaces(content: bytes, mark: str) -> bool:
     """Whether a space begins a cell; parsing takes a third less time where spaces are not
     skipped."""

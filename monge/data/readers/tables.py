@@ -12,6 +12,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date as date_type
+from functools import cache
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ from ..frames import is_frame
 from ..options import Options
 from ..packed import Picked
 from . import arrow, delimited
-from .base import JOIN_TABLES, RawData, RowLocations, check_file, is_arrow
+from .base import JOIN_TABLES, Original, RawData, RowLocations, check_file, is_arrow
 from .columns import Column, LazyColumns, StoredColumn, TextColumn
 
 if TYPE_CHECKING:
@@ -162,7 +163,29 @@ def read_files(
     if folder is None:
         values = {each: columns.pop(each).series() for each in known}
     named = not layouts or layouts[paths[0]].named
-    return RawData(name, values, tuple(known), places, table=True, named=named, notes=notes)
+    original = original_of(paths, name, options, known)
+    return RawData(
+        name, values, tuple(known), places, table=True, named=named, notes=notes, original=original
+    )
+
+
+def original_of(
+    paths: Sequence[Path], name: str, options: Options, names: Sequence[str] = ()
+) -> Original:
+    """The rows of files as they are, which are read again when they are asked for."""
+
+    def read() -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(read_files(paths, name, options).values, copy=False)
+
+    def read_texts() -> delimited.TextRows:
+        return delimited.TextRows(list(same_layouts(paths, options).items()))
+
+    if is_arrow(paths[0]):
+        return Original(tuple(names or arrow.names(paths[0])), cache(read))
+    known = names or delimited.find_layout(paths[0], options).columns
+    return Original(tuple(known), cache(read), cache(read_texts))
 
 
 def same_layouts(paths: Sequence[Path], options: Options) -> dict[Path, delimited.Layout]:
@@ -228,7 +251,10 @@ def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
         for place, name in enumerate(keys)
     }
     places = RowLocations.count(len(frame))
-    raw = RawData(name, values, tuple(values), places, table=True, keys=keys)
+    plain = frame.copy(deep=False)  # which later changes of the frame do not reach
+    plain.index = pd.RangeIndex(len(frame))
+    original = Original(tuple(values), lambda: plain)
+    raw = RawData(name, values, tuple(values), places, table=True, keys=keys, original=original)
     return raw if target is None else with_target(raw, target)
 
 

@@ -1,0 +1,160 @@
+"""Completed rows keep every known cell as it is: in frames, arrays, files and the server."""
+
+import csv
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import monge
+from monge.cli.main import attempt
+from monge.data.readers import delimited
+from monge.serve.served import ServedRun
+
+N = 60
+SEEN = [
+    ("large", "120345678.25"),  # more digits than float32 has
+    ("whole", "987654321"),
+    ("huge", str(2**60 + 5)),  # beyond what float64 holds
+    ("price", "1.50"),
+    ("date", "2024-02-29"),
+    ("paid", "TRUE"),
+    ("kind", "a b "),
+]
+
+
+def table() -> pd.DataFrame:
+    """Cells as text; every column but the first has some empty ones."""
+    rng = np.random.default_rng(0)
+    cents = rng.integers(0, 100, N)
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.permutation(N) * 3 % 170, unit="D")
+    found = pd.DataFrame(
+        {
+            "order": [f"N-{i:03d}" for i in range(N)],
+            "code": [f"{i * 7919 % 997:05d}" for i in range(N)],
+            "large": [f"{120_000_000 + 7919 * i * i}.{c:02d}" for i, c in enumerate(cents)],
+            "whole": [str(900_000_001 + 1_234_567 * i) for i in range(N)],
+            "huge": [str(2**60 + i * i) for i in range(N)],
+            "price": [f"{c / 10:.2f}" for c in cents],
+            "date": [f"{day:%Y-%m-%d}" for day in days],
+            "paid": rng.choice(["TRUE", "FALSE"], N),
+            "kind": rng.choice(["a b ", "c,d", "e"], N),
+        }
+    )
+    for place, (name, value) in enumerate(SEEN):
+        found.loc[3, name] = value
+        found.loc[place + 10 : place + 14, name] = ""
+    return found
+
+
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same with the types that people give columns."""
+    cells = frame.astype(object).where(frame != "", None)
+    return pd.DataFrame(
+        {
+            "order": cells["order"],
+            "code": cells["code"],
+            "large": cells["large"].astype(float),
+            "whole": pd.array([c and int(c) for c in cells["whole"]], "Int64"),
+            "huge": pd.array([c and int(c) for c in cells["huge"]], "Int64"),
+            "price": cells["price"].astype(float),
+            "date": pd.to_datetime(cells["date"]),
+            "paid": cells["paid"].map({"TRUE": True, "FALSE": False}),
+            "kind": pd.Categorical(cells["kind"]),
+        }
+    ).set_axis([f"row {i}" for i in range(N)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cells")
+    rows = table()
+    rows.to_csv(folder / "rows.csv", index=False)
+    rows.insert(3, "note", [f"row {i}, which no run uses" for i in range(N)])
+    rows.to_csv(folder / "wider.csv", index=False)
+    monge.fit("independent", folder / "rows.csv", "data.time=none", out=folder / "run")
+    return folder
+
+
+def read(path) -> list[list[str]]:
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("words", [(), ("-n", "2"), ("--mean", "--interval", "0.8")])
+def test_a_csv_file_keeps_the_text_of_its_cells(folder, tmp_path, monkeypatch, words):
+    monkeypatch.setattr(delimited, "OPENING", 1000)  # several blocks
+    given, out = folder / "wider.csv", tmp_path / "full.csv"
+    assert attempt(["complete", f"{folder}/run", f"{given}", "-o", f"{out}", *words]) == 0
+    (names, *known), (head, *made) = read(given), read(out)
+    assert head[: len(names)] == names
+    draws = len(made) // len(known)
+    for row, cells in enumerate(made):
+        for before, cell in zip(known[row // draws], cells, strict=False):
+            assert cell == before if before else cell
+    columns = dict(zip(head, zip(*made, strict=True), strict=True))
+    assert all(len(cell.partition(".")[2]) == 2 for cell in columns["price"])
+    assert {*columns["paid"]} == {"TRUE", "FALSE"}
+
+
+def test_holes_that_are_kept_stay_as_they_are_written(folder, tmp_path):
+    rows = table()
+    rows.loc[10:14, "large"] = ["NA", "", "nan", "NULL", "n/a"]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    words = ("--keep-holes", "large", "-o", f"{tmp_path}/full.csv")
+    assert attempt(["complete", f"{folder}/run", f"{tmp_path}/rows.csv", *words]) == 0
+    full = pd.read_csv(tmp_path / "full.csv", dtype=str, keep_default_na=False)
+    assert full["large"].tolist() == rows["large"].tolist()
+    assert (full["huge"] != "").all()
+
+
+def test_a_frame_keeps_its_cells_and_columns(folder):
+    run = monge.load(folder / "run")
+    frame = typed(table()).assign(note="unused")
+    for draws in (1, 2):
+        full = run.complete(frame, draws=draws)
+        given = frame.loc[frame.index.repeat(draws)]
+        assert list(full) == list(frame)
+        assert full.index.equals(given.index)
+        assert not full.isna().any().any()
+        for name in frame:
+            known = given[name].notna().to_numpy()
+            left, right = full[name][known].tolist(), given[name][known].tolist()
+            assert left == right, name
+    assert full["whole"].dtype.kind == "i"
+    polars = pytest.importorskip("polars")
+    cells = frame.astype(object).where(frame.notna(), None)
+    other = polars.DataFrame({name: cells[name].tolist() for name in frame})
+    full = run.complete(other)
+    for name in ("huge", "large", "date"):
+        seen = other[name].is_not_null()
+        assert full[name].filter(seen).equals(other[name].filter(seen))
+
+
+def test_the_run_s_own_rows_keep_their_cells(folder):
+    run = monge.load(folder / "run")
+    own = typed(table())["large"].dropna().to_numpy()
+    kept = run.complete()["large"].isin(own).to_numpy()
+    assert kept.sum() >= len(kept) - 5
+
+
+def test_arrays_keep_their_entries(tmp_path):
+    x = np.random.default_rng(0).normal(1.2e8, 1e6, (40, 3)).round(2)
+    run = monge.fit("gaussian", x, out=tmp_path / "run")
+    holed = x.copy()
+    holed[::4, 1] = np.nan
+    for given in (holed, pd.DataFrame(holed)):
+        full = np.asarray(run.complete(given))
+        assert np.array_equal(full[~np.isnan(holed)], x[~np.isnan(holed)])
+        assert np.isfinite(full).all()
+
+
+def test_the_server_keeps_the_cells_of_a_request(folder):
+    served = ServedRun(monge.load(folder / "run"))
+    known = {"large": 120345678.25, "whole": 987654321, "paid": True, "date": "2024-02-29"}
+    rows = [{**known, "code": 7, "huge": None, "price": None, "kind": None}]
+    task = served.tasks["complete"]
+    (made,) = task.answer(task.request.model_validate({"rows": rows}))["rows"]
+    assert {name: made[name] for name in known} == known
+    assert made["kind"] in ("a b", "c,d", "e")
+    assert made["price"] is not None
