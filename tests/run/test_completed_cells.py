@@ -5,10 +5,16 @@ import csv
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import monge
+import monge.cli.complete
 from monge.cli.main import attempt
+from monge.core.batch import Batch
+from monge.core.space import Space
 from monge.data.readers import delimited
+from monge.run import completion, writers
+from monge.run.completion import complete_rows
 from monge.serve.served import ServedRun
 
 N = 60
@@ -158,3 +164,44 @@ def test_the_server_keeps_the_cells_of_a_request(folder):
     assert {name: made[name] for name in known} == known
     assert made["kind"] in ("a b", "c,d", "e")
     assert made["price"] is not None
+
+
+def test_rows_that_are_made_anew_change_where_they_are_known_too(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"id": range(1, N + 1), "a": rng.normal(size=N), "b": rng.normal(size=N)})
+    frame.loc[N // 2 :: 3, "b"] = np.nan  # the first half has no empty cell
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    run = monge.fit("ddpm", tmp_path / "rows.csv", budget="1steps", out=tmp_path / "run")
+    given = frame.assign(note="n")
+    full = run.complete(given, edit=0.5, steps=2, keep_holes=["b"])
+    assert full[["id", "note"]].equals(given[["id", "note"]])
+    assert not np.isclose(full[["a", "b"]], frame[["a", "b"]]).any()
+    monkeypatch.setattr(completion, "MAX_CHUNK", 8)
+    texts = []
+    for part in (writers.PART, 8):
+        monkeypatch.setattr(monge.cli.complete, "PART", part)
+        words = ["--edit", "0.5", "--keep-holes", "b", "steps=2", "-o", f"{tmp_path}/full.csv"]
+        assert attempt(["complete", f"{tmp_path}/run", f"{tmp_path}/rows.csv", *words]) == 0
+        texts.append((tmp_path / "full.csv").read_text())
+    assert texts[0] == texts[1]
+    edited = pd.read_csv(tmp_path / "full.csv")
+    assert not np.isclose(edited[["a", "b"]], frame[["a", "b"]]).any()
+
+
+def test_known_cells_of_rows_with_holes_change_only_if_a_model_says_so():
+    x = torch.arange(12.0).reshape(4, 3)
+    seen = torch.tensor([[True] * 3, [False, True, True], [True] * 3, [True, True, False]])
+    space = Space(kind="real", shape=(3,))
+
+    def negative(rows, count):
+        return -1 - rows.x[:, None].repeat_interleave(count, 1)
+
+    kept, made = (
+        complete_rows(Batch(x, observed=seen), space, negative, keeps_observed=keeps)
+        for keeps in (True, False)
+    )
+    assert torch.equal(kept.x, torch.where(seen, x, -1 - x))
+    assert torch.equal(kept.replaced, ~seen)
+    assert torch.equal(made.x, -1 - x)
+    assert made.replaced.all()
+    assert torch.equal(made.filled, ~seen)
