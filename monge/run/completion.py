@@ -197,7 +197,7 @@ def with_cells(cells: Any, new: MadeColumn) -> Any:
         found = cells.mask(replaced, made)
     except (TypeError, ValueError):  # the type of the column cannot hold the new cells
         found = cells.astype(object).mask(replaced, made.astype(object))
-    if found.dtype == made.dtype:
+    if found.dtype == made.dtype or found.dtype.kind == made.dtype.kind == "f":
         return found
     try:
         cast = found.astype(made.dtype)
