@@ -193,11 +193,13 @@ def with_cells(cells: Any, new: MadeColumn) -> Any:
     if not replaced.any():
         return cells
     cells, made = tables.as_moments(cells), new.cells
+    if cells.dtype.kind == made.dtype.kind == "f":  # which of the two holds empty cells
+        made = made.astype(cells.dtype)
     try:
         found = cells.mask(replaced, made)
     except (TypeError, ValueError):  # the type of the column cannot hold the new cells
         found = cells.astype(object).mask(replaced, made.astype(object))
-    if found.dtype == made.dtype or found.dtype.kind == made.dtype.kind == "f":
+    if found.dtype == made.dtype:
         return found
     try:
         cast = found.astype(made.dtype)
