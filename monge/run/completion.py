@@ -193,7 +193,7 @@ def with_cells(cells: Any, new: MadeColumn) -> Any:
     if not replaced.any():
         return cells
     cells, made = tables.as_moments(cells), new.cells
-    if cells.dtype.kind == made.dtype.kind == "f":  # which of the two holds empty cells
+    if cells.dtype.kind == made.dtype.kind == "f":  # float64 or Float64: as it was
         made = made.astype(cells.dtype)
     try:
         found = cells.mask(replaced, made)
