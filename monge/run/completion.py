@@ -313,7 +313,7 @@ def chunk_size(draws: int) -> int:
     return 1 << max(MAX_CHUNK // draws, 1).bit_length() - 1
 
 
-def in_chunks(each: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+def in_chunks(each: Callable[[Batch], Tensor], batch: Batch, size: int = MAX_CHUNK) -> Tensor:
     """What a function gives for the rows, computed for some at a time."""
-    parts = torch.arange(max(len(batch), 1))[: len(batch)].split(MAX_CHUNK)
+    parts = torch.arange(max(len(batch), 1))[: len(batch)].split(size)
     return torch.cat([each(batch[rows]) for rows in parts])
