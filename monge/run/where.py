@@ -166,9 +166,10 @@ def parse_condition(view: View, text: str) -> ColumnCondition:
     try:
         codes = codec.encode(np.array(values, object), lambda _: text)
     except DataError:
+        ranges = "" if isinstance(codec, Binary) else f", or LOW<={name}<=HIGH"
         raise UsageError(
             f"--where: expected {kind_of_values(codec)} for {name}, found {text!r}; write "
-            f"{name}{sign}VALUE with such a value"
+            f"{name}{sign}VALUE with such a value{ranges}"
         ) from None
     assert isinstance(codes, np.ndarray), "a column of a table is one number per row"
     named = isinstance(codec, Categorical) and MISSING in codec.names
