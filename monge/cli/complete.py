@@ -121,7 +121,13 @@ def command(
     from ..core.config import Overrides
     from ..core.rng import make_generator
     from ..run import run as runs
-    from ..run.completion import POINT_DRAWS, array_rows, completed_table, unknown_cells
+    from ..run.completion import (
+        POINT_DRAWS,
+        about_unknown_rows,
+        array_rows,
+        completed_table,
+        unknown_cells,
+    )
 
     if data is not None and "=" in data and not Path(data).exists():
         settings, data = (data, *settings), None
@@ -165,7 +171,7 @@ def command(
                 implied=part.implied,
             )
             filled += int(completed.filled.sum())
-            nothing += int(completed.filled.flatten(1).all(1).sum())
+            nothing += completed.unknown_rows
             yield part, batch, completed
 
     if denoised is not None:
@@ -195,11 +201,8 @@ def command(
             write_arrays(out, {str(name): cells.to_numpy() for name, cells in table.items()})
         else:
             write(found, x, out, length)
-    for note in found.notes:
+    for note in (*found.notes, *about_unknown_rows(nothing)):
         console.note(note)
-    if nothing:
-        empty = "1 row has" if nothing == 1 else f"{nothing} rows have"
-        console.note(f"{empty} no known cell; such rows are sampled as new ones")
     method = (
         "resampled from whole rows, " + " ".join(anew)
         if anew

@@ -21,7 +21,7 @@ from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.space import Space
 from .codecs.array import Array
 from .codecs.base import Codec, Locator
-from .codecs.scalar import MISSING, Categorical, Offset, codes_of, listed
+from .codecs.scalar import MISSING, Categorical, Offset, codes_of, known_names, listed, spelled
 from .codecs.sequence import SequenceCodec
 from .codecs.sound import Sound
 from .codecs.tokens import Text
@@ -611,15 +611,27 @@ class View:
         out unless `every` is set."""
         rows, refused = self.labelled_rows(split), self.dataset.refused
         if refused is not None and every and refused[rows].any():
-            number = int(np.argmax(refused[rows])) + 1
+            number = int(np.argmax(refused[rows]))
             raise DataError(
-                f"row {number} of {self.dataset.name} has a name that was not in training; fix "
-                "the cell, or remove the row"
+                f"row {number + 1} of {self.dataset.name} has {self.new_name(rows[number])} that "
+                "was not in training; fix the cell, or remove the row"
             )
         if not every:
             rows = self.usable(rows)
         sought = self.selection.predicted or self.text is not None
         return rows[self.has_target[rows]] if sought and not every else rows
+
+    def new_name(self, row: int) -> str:
+        """The first name in a row of the source that its column did not have in training."""
+        if self.dataset.original is not None:
+            cells = self.dataset.original.take(np.array([row])).table
+            present = cells.columns[cells.notna().iloc[0]]
+            for field in self.selection.schema.fields:
+                known = known_names(field.codec)
+                cell = spelled(cells[field.name].iloc[0]) if field.name in present else ""
+                if known and cell and cell not in known:
+                    return f"the name {cell!r} in {field.name!r}"
+        return "a name"
 
     def usable(self, rows: np.ndarray) -> np.ndarray:
         """Those of the rows that the model can have and whose log-likelihood is known."""

@@ -19,7 +19,7 @@ from ..core.space import Space
 from . import constraints
 from .codecs.array import Array
 from .codecs.base import Codec, Locator
-from .codecs.scalar import Binary, Categorical, distinct, listed, spelled
+from .codecs.scalar import Categorical, distinct, known_names, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
 from .codecs.tokens import Text
 from .derived import Lookup, cell, in_numbers, refuse_broken_rows
@@ -106,13 +106,6 @@ def without_new_names(raw: RawData, selection: Selection) -> RawData:
         notes=(*raw.notes, *notes),
         refused=refused if refused.any() else None,
     )
-
-
-def known_names(codec: Codec) -> tuple[str, ...] | None:
-    """The names that a codec reads; None if it reads something else."""
-    if isinstance(codec, Binary) and codec.is_text:
-        return codec.values
-    return codec.names if isinstance(codec, Categorical) else None
 
 
 def new_cells(cells: np.ndarray, names: Collection[str]) -> np.ndarray:

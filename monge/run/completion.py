@@ -49,6 +49,11 @@ class Completed:
     low: Tensor | None = None  # (rows, *event): the interval of each filled number
     high: Tensor | None = None
 
+    @property
+    def unknown_rows(self) -> int:
+        """How many rows have no known cell."""
+        return int(self.filled.flatten(1).all(1).sum())
+
 
 def unknown_cells(batch: Batch, space: Space, keep: Sequence[str] = ()) -> Batch:
     """The rows with every empty cell unknown, but those of the columns to `keep` as they are."""
@@ -141,6 +146,12 @@ class MadeColumn:
         """Which cells are replaced, (N,): those that were not known, and empty ones that follow
         from others."""
         return self.replaced | (empty.to_numpy(bool) & ~self.cells.isna().to_numpy(bool))
+
+
+def about_unknown_rows(count: int) -> list[str]:
+    """A note about rows of which nothing is known, if there are any."""
+    rows = "1 row has" if count == 1 else f"{count} rows have"
+    return [f"{rows} no known cell; such rows are sampled as new ones"] if count else []
 
 
 def completed_table(view: View, rows: Split, done: Completed, as_text: bool = False) -> Any:

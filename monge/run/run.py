@@ -53,6 +53,7 @@ from . import storage
 from .completion import (
     Completed,
     FillBy,
+    about_unknown_rows,
     array_rows,
     complete_rows,
     completed_table,
@@ -662,6 +663,7 @@ class Run(SavedRun):
         done = self.complete_batch(
             batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
         )
+        self.notes = [*dict.fromkeys([*self.notes, *about_unknown_rows(done.unknown_rows)])]
         found = completed_table(self.view, rows, done)
         labels = row_labels(what, rows)
         if isinstance(found, np.ndarray):

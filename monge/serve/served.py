@@ -36,7 +36,7 @@ from ..evaluate.forecasts import is_forecast
 from ..evaluate.likelihood import RowLikelihoods, entries, likelihood_of
 from ..evaluate.predictions import TargetPrediction, join, predict_batch
 from ..run import run as runs
-from ..run.completion import completed_table, unknown_cells
+from ..run.completion import about_unknown_rows, completed_table, unknown_cells
 from ..run.forecast import forecast
 from ..run.latent import code_rows, codes_of, events_of
 from ..run.predict import By, can_vote, predict, table
@@ -633,7 +633,7 @@ class ServedRun:
             "rows": plain_rows(run, completed_table(run.view, rows, found), length),
             "filled": int(found.filled.sum()),
             "method": run.require(CanComplete).completion,
-            "notes": list(rows.notes),
+            "notes": [*rows.notes, *about_unknown_rows(found.unknown_rows)],
         }
 
     def hide(self, batch: Batch, rows: Sequence[Any]) -> Batch:

@@ -137,6 +137,18 @@ def test_a_frame_keeps_its_cells_and_columns(folder):
         assert full[name].filter(seen).equals(other[name].filter(seen))
 
 
+def test_rows_that_cannot_be_and_rows_without_a_cell_are_named(folder):
+    run = monge.load(folder / "run")
+    frame = typed(table())
+    frame.iloc[5, 1:] = None
+    run.complete(frame)
+    assert any(note.startswith("1 row") for note in run.notes)
+    strange = frame.astype({"kind": object})
+    strange.iloc[7, -1] = "other"
+    with pytest.raises(monge.DataError, match=r"row 8 .*'other'.*'kind'"):
+        run.complete(strange)
+
+
 def test_the_run_s_own_rows_keep_their_cells(folder):
     run = monge.load(folder / "run")
     own = typed(table())["large"].dropna().to_numpy()

@@ -169,6 +169,13 @@ class Categorical(Codec):
         )
 
 
+def known_names(codec: Codec) -> tuple[str, ...] | None:
+    """The names that a codec reads; None if it reads something else."""
+    if isinstance(codec, Binary) and codec.is_text:
+        return codec.values
+    return codec.names if isinstance(codec, Categorical) else None
+
+
 def refuse(wrong: np.ndarray, values: np.ndarray, at: Locator, why: str) -> None:
     """DataError for the first row where `wrong` is true; NaN is never wrong."""
     if not wrong.any() or not (wrong := wrong & ~np.isnan(values)).any():
