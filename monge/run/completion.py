@@ -173,11 +173,12 @@ def completed_table(view: View, rows: Split, done: Completed, as_text: bool = Fa
     examples = None if texts is None else original.first_texts
     table = original.table if texts is None else texts
     table = table.iloc[np.arange(len(table)).repeat(draws)].reset_index(drop=True)
+    labels = original.labels if texts is None else {}
     columns: dict[Any, Any] = {}
     for name, cells in table.items():
         new = made.pop(str(name), None)
         if new is None:
-            columns[name] = cells
+            columns[labels.get(str(name), name)] = cells
         elif examples is None:
             columns[new.label] = with_cells(cells, new)
         else:
@@ -242,7 +243,7 @@ def spelled(codec: Codec, values: np.ndarray, examples: Sequence[str]) -> list[s
     texts = tables.written_cells(values, codec)
     if texts is None:
         cells = tables.series(codec, values)
-        texts = ["" if cell != cell or cell is None else str(cell) for cell in cells]
+        texts = cells.astype(object).where(cells.notna(), "").map(str).tolist()
     if isinstance(codec, Number):
         found = [PLAIN_NUMBER.fullmatch(each) for each in examples]
         decimals = {len(each[1] or "") if each else -1 for each in found}

@@ -110,6 +110,11 @@ class Original:
         return found if self.rows is None else found.iloc[self.rows]
 
     @property
+    def labels(self) -> dict[str, Any]:
+        """How the table itself labels its columns."""
+        return dict(zip(self.names, self.read().columns, strict=True))
+
+    @property
     def texts(self) -> pd.DataFrame | None:
         """The cells as a file writes them; None if there is no such file."""
         if self.read_texts is None:
