@@ -247,8 +247,8 @@ def write_intervals(run: Run, rows: Split, completed: Completed, out: Path) -> N
         if field.space.kind not in ("real", "counts") or not here.any():
             continue
         for name, other in ends.items():
-            values = other[field.key or field.name].repeat(times).to_numpy()
-            label = f"{field.key or field.name}.{name}"
+            values = other[field.key].repeat(times).to_numpy()
+            label = f"{field.key}.{name}"
             table[label] = [v if use else None for v, use in zip(values, here, strict=True)]
     write_table(table, out)
 

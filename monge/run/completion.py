@@ -163,7 +163,7 @@ def completed_table(view: View, rows: Split, done: Completed, as_text: bool = Fa
     decoded, original = view.decoded_columns(done.x), rows.original
     if decoded is None or original is None:
         return view.decode(done.x, rows.repeated_keys(draws))
-    names = {field.key or field.name: field.name for field in view.selection.schema.fields}
+    names = {field.key: field.name for field in view.selection.schema.fields}
     replaced = replaced_cells(view, rows, done, draws)
     made = {
         names[label]: MadeColumn(label, codec, values, replaced[names[label]])
