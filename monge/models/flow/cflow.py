@@ -283,8 +283,8 @@ class CFlow(TransferFlow):
     def unsupported_reason(cls, space: Space) -> str | None:
         if space.dims < 2:
             return (
-                "expected events of two entries or more, which a coupling splits, found one; "
-                "use maf, or predict.mlp"
+                "expected two columns or entries to predict, which a coupling splits, found one "
+                f"({space.name}); name several with --target, or use maf or predict.mlp"
             )
         if not source_condition(space):
             return (
