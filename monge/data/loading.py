@@ -215,9 +215,9 @@ def with_original(dataset: Dataset, source: Any, options: Options) -> Dataset:
     if isinstance(source, Path) and source.is_dir():
         return dataset
     paths = source.paths if isinstance(source, tables.TableFiles) else [source]
-    if not dataset.schema.table or dataset.dropped or options.rows:
-        return dataset  # some rows of the files are left out
-    return dataset.copy(original=tables.original_of(paths, dataset.name, options))
+    if dataset.schema.table and not dataset.dropped and not options.rows:  # every row is there
+        dataset.original = tables.original_of(paths, dataset.name, options)
+    return dataset
 
 
 def prepare(data: Any, out: str | Path, *settings: str) -> Dataset:
