@@ -12,7 +12,7 @@ import monge.cli.complete
 from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.space import Space
-from monge.data.readers import delimited
+from monge.data.readers import base, delimited
 from monge.run import completion, writers
 from monge.run.completion import complete_rows
 from monge.serve.served import ServedRun
@@ -87,9 +87,14 @@ def read(path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-@pytest.mark.parametrize("words", [(), ("-n", "2"), ("--mean", "--interval", "0.8")])
-def test_a_csv_file_keeps_the_text_of_its_cells(folder, tmp_path, monkeypatch, words):
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("words", [("-n", "2"), ("--mean", "--interval", "0.8")])
+def test_a_csv_file_keeps_the_text_of_its_cells(folder, tmp_path, monkeypatch, words, large):
     monkeypatch.setattr(delimited, "OPENING", 1000)  # several blocks
+    monkeypatch.setattr(monge.cli.complete, "PART", 16)
+    if large:  # prepared in the cache
+        monkeypatch.setattr(base, "LARGE", 1)
+        monkeypatch.setenv("MONGE_CACHE", str(tmp_path / "cache"))
     given, out = folder / "wider.csv", tmp_path / "full.csv"
     assert attempt(["complete", f"{folder}/run", f"{given}", "-o", f"{out}", *words]) == 0
     (names, *known), (head, *made) = read(given), read(out)
@@ -101,6 +106,17 @@ def test_a_csv_file_keeps_the_text_of_its_cells(folder, tmp_path, monkeypatch, w
     columns = dict(zip(head, zip(*made, strict=True), strict=True))
     assert all(len(cell.partition(".")[2]) == 2 for cell in columns["price"])
     assert {*columns["paid"]} == {"TRUE", "FALSE"}
+
+
+def test_rows_of_several_files_keep_their_cells(folder, tmp_path):
+    rows = table()
+    for name, part in (("train", rows[:8]), ("valid", rows[8:9]), ("test", rows[9:16])):
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+    out = tmp_path / "out" / "full.csv"
+    assert attempt(["complete", f"{folder}/run", f"{tmp_path}", "-o", f"{out}"]) == 0
+    full = pd.read_csv(out, dtype=str, keep_default_na=False)
+    known = (rows[9:16] != "").to_numpy()
+    assert (full.to_numpy()[known] == rows[9:16].to_numpy()[known]).all()
 
 
 def test_holes_that_are_kept_stay_as_they_are_written(folder, tmp_path):
