@@ -78,14 +78,22 @@ class Cells(string.Formatter):
         return self.results[name]["values"][value], field_name
 
 
-def filled(row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """What a row states was measured, and when."""
+def filled(
+    row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, str, str]:
+    """What a row states was measured, when, and on which processors."""
     cell = str(row.get("measured", ""))
     asked = [name.partition(".") for name in names_in(cell)]
     if cell and all(value in results.get(name, {}).get("values", {}) for name, _, value in asked):
         days = sorted(results[name]["date"] for name, _, _ in asked)
-        return Cells(results).format(cell), days[0] if days else ""
-    return str(row["stated"]), str(row["date"])
+        where = {processor(results[name]["machine"]["processor"]) for name, _, _ in asked}
+        return Cells(results).format(cell), days[0] if days else "", ", ".join(sorted(where))
+    return str(row["stated"]), str(row["date"]), ""
+
+
+def processor(name: str) -> str:
+    """The name of a processor without marks: Intel Xeon for Intel(R) Xeon(R) Processor."""
+    return re.sub(r"\((R|TM)\)| (Processor|CPU)$", "", name)
 
 
 def table(layout: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -93,8 +101,9 @@ def table(layout: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -
     columns = layout["columns"]  # heading: key of a row
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in layout["rows"]:
-        measured, date = filled(row, results)
-        cells = {**row, "measured": measured, "date": date.replace("-", "\u2011")}  # on one line
+        measured, date, where = filled(row, results)
+        day = date.replace("-", "\u2011")  # on one line
+        cells = {**row, "measured": measured, "date": day, "processor": where}
         lines.append(
             "| " + " | ".join(str(cells.get(key, "") or "") for key in columns.values()) + " |"
         )

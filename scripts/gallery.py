@@ -90,13 +90,17 @@ def phrases() -> tuple[list[str], list[str]]:
     return german * 20, [f"{decades[t]} {units[o]}" for t, o in numbers] * 20
 
 
-def negatives() -> str:
-    """The digits and their negatives, unpaired, as two files."""
-    folder, images = Path(tempfile.mkdtemp()), load_digits().images[:, None]
-    images = (images * 255 / 16).astype(np.uint8)
-    np.save(folder / "digits.npy", images)
-    np.save(folder / "negatives.npy", 255 - images[np.random.default_rng(0).permutation(1797)])
-    return f"{folder / 'digits.npy'}~{folder / 'negatives.npy'}"
+def coloured() -> str:
+    """Digits in yellow on blue, and in white on red in another order, as two files."""
+    folder, digits = Path(tempfile.mkdtemp()), load_digits().images[:, None] / 16
+    order = np.random.default_rng(0).permutation(len(digits))
+    for name, ink, colours in (  # (1797, 1, 8, 8)
+        ("yellow", digits, ((255, 215, 75), (25, 25, 90))),
+        ("white", digits[order], ((230, 255, 255), (180, 25, 40))),
+    ):
+        of_ink, of_paper = (np.reshape(each, (3, 1, 1)) for each in colours)
+        np.save(folder / name, (of_paper + (of_ink - of_paper) * ink).astype(np.uint8))
+    return f"{folder / 'yellow.npy'}~{folder / 'white.npy'}"
 
 
 SERIES = Plan(sales, about="two years of daily sales, made by a formula with noise")
@@ -108,10 +112,10 @@ PLANS: dict[str, Plan] = {
     "adversarial.dcgan": Plan("digits", steps=1000),
     "adversarial.pix2pix": Plan("digits+edges", steps=400),
     "adversarial.cyclegan": Plan(
-        negatives,
+        coloured,
         ("identity=0", "cycle=2", "net.width=16", "width=16", "train.lr=2e-3"),
         steps=300,
-        about="digits, and negatives of digits in another order",
+        about="digits in yellow on blue, and digits in white on red in another order",
     ),
     "autoregressive.deep_nade": Plan("digits+binarise", steps=400),
     "autoregressive.gpt": Plan("digits", steps=300),

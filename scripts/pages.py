@@ -455,6 +455,8 @@ def mathml(formula: str, display: bool) -> str:
         raise ValueError(
             f"expected a formula that MathML expresses, found {unknown[1]}: {formula}"
         )
+    # a hat or a tilde as an accent would lie on its letter, unless a font knows their heights
+    found = found.replace(' accent="true"', "").replace("<mo>&#x0005E;</mo>", "<mo>&#x002C6;</mo>")
     return found if display else f'<span class="formula">{found}</span>'
 
 

@@ -128,6 +128,19 @@ def as_batch(question: Batch | Tensor) -> Batch:
     return question if isinstance(question, Batch) else Batch(question)
 
 
+def repeated_row(given: Mapping[str, Batch], n: int) -> dict[str, Batch] | None:
+    """The one row of which the conditions of n rows are repetitions without a copy, or that they
+    are; None if they are others, or none."""
+
+    def single(value: Tensor | None) -> bool:
+        return value is None or len(value) == 1 or (len(value) == n and value.stride(0) == 0)
+
+    tensors = [each for part in given.values() for each in (part.x, part.observed, part.length)]
+    if not tensors or not n or not all(map(single, tensors)):
+        return None
+    return {name: part[:1] for name, part in given.items()}
+
+
 def broadcast_conditions(given: Mapping[str, Batch], space: Space, n: int) -> dict[str, Batch]:
     """Validate the conditions of `space` and give each `n` rows; a single row is repeated."""
     for name in given:

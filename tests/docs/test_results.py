@@ -74,3 +74,20 @@ def test_a_value_takes_the_place_of_what_was_stated(tmp_path, monkeypatch):
     found = json.loads(file.read_text())
     day = found["date"].replace("-", "\u2011")
     assert f"| a | 1.3 to 2.0 | {day} |" in results.table(layout, results.kept())
+
+
+def test_a_row_names_the_processors_of_its_values():
+    there = {
+        name: {"values": {"x": 1}, "date": "2020", "machine": {"processor": processor}}
+        for name, processor in (("one", "Intel(R) Xeon(R) Processor"), ("two", "AMD EPYC"))
+    }
+    columns = {"here": "measured", "on": "processor"}
+    cells = ("{one.x}", "{two.x}", "{one.x} {two.x}", "{three.x}")
+    rows = [{"measured": each, "stated": "by hand", "date": "2019"} for each in cells]
+    lines = results.table({"columns": columns, "rows": rows}, there).splitlines()[2:]
+    assert lines == [
+        "| 1 | Intel Xeon |",
+        "| 1 | AMD EPYC |",
+        "| 1 1 | AMD EPYC, Intel Xeon |",
+        "| by hand | |",
+    ]

@@ -7,7 +7,7 @@ import small_data
 import torch
 
 from monge import registry
-from monge.core.batch import Batch
+from monge.core.batch import Batch, broadcast_conditions
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
@@ -61,6 +61,30 @@ def test_defaults_can_be_built_and_are_not_huge(name, shape):
     assert bool(defaults.data) == (min(shape[1:]) >= 16)
     model.eval()
     assert model.likelihood(question(space, 2)).value.shape == (2,)
+
+
+@pytest.mark.parametrize("name", ["predict.cnn", "predict.resnet", "diffusion.noisy_classifier"])
+def test_an_image_that_is_repeated_is_read_once(name):
+    """Copies of it are rows like any others, and give the same."""
+    space = digits(1, 8, 8)
+    model, two = built(name, space).eval(), question(space, 2)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    labels, sizes = torch.arange(20) % 10, []
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
+            layer.register_forward_hook(lambda _, entered, out: sizes.append(len(out)))
+    found = []
+    for row in (two[:1], two[1:]):
+        given = broadcast_conditions(row.given, space, 20)
+        found.append(model.likelihood(Batch(labels, given)).value)
+        model.sample(20, row.given)
+        assert set(sizes) == {1}
+        copies = {name: part.map(torch.Tensor.contiguous) for name, part in given.items()}
+        torch.testing.assert_close(model.likelihood(Batch(labels, copies)).value, found[-1])
+        assert 20 in sizes
+        sizes.clear()
+    assert not torch.allclose(*found)
 
 
 @BOTH

@@ -24,12 +24,12 @@ from ...core.abilities import (
     HasMode,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, broadcast_conditions
+from ...core.batch import Batch, as_batch, broadcast_conditions, repeated_row
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.marginals import Marginals
-from ...core.model import Defaults, Losses, Model
+from ...core.model import Defaults, Losses, Model, is_exporting
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.layers.activation import Activation
@@ -218,7 +218,12 @@ class NoisyClassifier(
         return torch.full_like(log_snr, self.config.high) if self.config.clean else log_snr
 
     def params(self, given: Given) -> Tensor:
-        """The parameters of the label's distribution given noiseless inputs, (B, P)."""
+        """The parameters of the label's distribution given noiseless inputs, (B, P); a row that is
+        repeated is read once."""
+        n = max((len(part) for part in given.values()), default=1)
+        row = repeated_row(given, n) if n > 1 and not is_exporting() else None
+        if row is not None:
+            return self.params(row).expand(n, -1)
         y = self.to_units(given)
         log_snr = y.new_full((len(y),), self.config.high)
         alpha, _ = alpha_sigma("preserving", log_snr)

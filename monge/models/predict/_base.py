@@ -27,12 +27,12 @@ from ...core.abilities import (
     HasMode,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, broadcast_conditions
+from ...core.batch import Batch, as_batch, broadcast_conditions, repeated_row
 from ...core.config import Config as BaseConfig
 from ...core.config import Range, RunRef
 from ...core.errors import UsageError
 from ...core.marginals import Marginals, MixedMarginals
-from ...core.model import Losses, Model
+from ...core.model import Losses, Model, is_exporting
 from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...nn.layers.dropout import monte_carlo_dropout
@@ -244,10 +244,12 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def passes(
         self, given: Given, n: int, options: BaseConfig | None, generator: Generator | None = None
     ) -> list[Tensor]:
-        """The parameters (n, P) that each thinned network gives, or those of the whole one."""
+        """The parameters (n, P) that each thinned network gives, or those of the whole one, which
+        reads a row that is repeated once."""
         count, seed = pass_count(options), seed_of(generator)
         if not count:
-            return [self.params(given, n)]
+            row = None if self.training or is_exporting() else repeated_row(given, n)
+            return [self.params(given, n) if row is None else self.params(row, 1).expand(n, -1)]
         found = []
         for number in range(count):
             with monte_carlo_dropout(
