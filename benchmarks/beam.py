@@ -5,8 +5,8 @@ Both have 3 + 3 blocks, 4 heads, width 256, 512 hidden units, 4000 symbols and t
 end after some 5 to 25 symbols, as translations do, or, as the worst case for a search that leaves
 finished sentences behind, never. All run alternately in one process on one thread after an
 unmeasured round: the median and spread of CPU time, and the ratio. Where no sentence ends, the
-products of the maps alone run beside them, which both sides need: their ratio is the share of our
-time that no other code can save.
+products alone run beside them, of maps and attention, which both sides need: the time of the peer
+over theirs is the limit of any ratio.
 
     python -m benchmarks.beam                # needs transformers for the peer
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from monge.core.batch import Batch
@@ -158,19 +159,29 @@ def generate(model: Any, x: Tensor) -> Tensor:
     )[:, 1:]
 
 
+@torch.inference_mode()
 def products(model: Transformer) -> Tensor:
-    """The maps of the decoder for every beam at every step, without those of cross-attention,
-    which may be multiplied into its keys and values."""
-    stack = model.decoder.stack
+    """The products of the decoder for every beam at every step: its maps, self-attention as if the
+    beams of a row had one past, and cross-attention with its maps multiplied into the keys and
+    values of the source."""
+    stack, size = model.decoder.stack, WIDTH // HEADS
     maps = [model.out.t().contiguous()]
     for block in stack.each:
         layers = (block.attention.enter, block.attention.leave)
         layers += (block.think.enter, block.think.leave)
         maps += [layer.weight.t().contiguous() for layer in layers]
     inputs = {size: torch.randn(ROWS * BEAMS, size) for size in (WIDTH, HIDDEN)}
-    for _ in range(STEPS):
+    q, past = (
+        torch.randn(ROWS, HEADS, BEAMS, size),
+        torch.randn(2 * DEPTH, ROWS, HEADS, STEPS, size),
+    )
+    asked, read = torch.randn(ROWS, BEAMS, WIDTH), torch.randn(DEPTH, ROWS, WIDTH, HEADS * READ)
+    for step in range(1, STEPS + 1):
         for weight in maps:
             last = torch.mm(inputs[weight.shape[0]], weight)
+        for k, v, source in zip(past[:DEPTH], past[DEPTH:], read, strict=True):
+            F.scaled_dot_product_attention(q, k[:, :, :step], v[:, :, :step])
+            torch.bmm(torch.bmm(asked, source), source.mT)
     return last
 
 

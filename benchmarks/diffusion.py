@@ -2,13 +2,15 @@
 
 Training: U-Nets of three levels and nearly equal FLOPs (both are counted and printed; the ratio is
 of times per FLOP) on 28x28 images, batch 64: forward, backward and fused Adam on the mean square
-of the noise. Sampling: one model fitted on digits; the peer's DDPM and DDIM schedulers take 50
-steps with its predicted noise, ours takes DPM-Solver++ of few steps on the same weights. Quality
-is the energy distance of 2000 samples to held-out digits, beside that of training digits. Sides
-alternate in one process on one thread; medians and spreads of CPU time.
+of the noise; beside them run the convolutions of our network alone, forward and backward: the time
+of a peer over theirs is the limit of any ratio with this network. Sampling: one model fitted on
+digits; the peer's DDPM and DDIM schedulers take 50 steps with its predicted noise, ours takes
+DPM-Solver++ of few steps on the same weights. Quality is the energy distance of 2000 samples to
+held-out digits, beside that of training digits. Sides alternate in one process on one thread;
+medians and spreads of CPU time.
 
     python -m benchmarks diffusion
-    build/bench/diffusion/bin/python -m benchmarks.diffusion [--seconds 60] [--steps 10]
+    build/bench/diffusion/bin/python -m benchmarks.diffusion [--seconds 60] [--steps 8]
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from .results import keep
 from .sides import installed, stepper, weights
 
 SIDE, ROWS, DRAWS, PEER_STEPS, TIMES = 28, 64, 2000, 50, 1000
+CONVOLUTIONS = "convolutions alone"
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,28 @@ class Side:
                 return F.mse_loss(self.noise(z, t).float(), z)
 
         return stepper(self.net, loss)
+
+
+def convolutions(side: Side) -> Callable[[], None]:
+    """What every implementation of a step computes: the convolutions of the network."""
+    found: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        read = inputs[0].detach().requires_grad_(bool(found))  # nothing below the first learns
+        found.append((layer, read, torch.randn_like(out)))
+
+    layers = [layer for layer in side.net.modules() if isinstance(layer, nn.Conv2d)]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    side.noise(torch.randn(ROWS, 1, SIDE, SIDE), torch.rand(ROWS))
+    for hook in hooks:
+        hook.remove()
+
+    def work() -> None:
+        for layer, read, slope in found:
+            moved = [*layer.parameters(), *([read] if read.requires_grad else [])]
+            torch.autograd.grad(layer(read), moved, slope)
+
+    return work
 
 
 def ours() -> Side:
@@ -91,7 +116,10 @@ def theirs() -> Side:
 
 def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
     flops = {name: side.flops() for name, side in sides.items()}
-    times = alternate({name: side.trainer(bf16) for name, side in sides.items()}, repeats)
+    works = {name: side.trainer(bf16) for name, side in sides.items()}
+    if not bf16:
+        works[CONVOLUTIONS] = convolutions(sides["monge"])
+    times = alternate(works, repeats)
     print(f"train step, batch {ROWS}, {'bf16' if bf16 else 'float32'}")
     show(
         times,
@@ -103,6 +131,7 @@ def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
         },
         0,
         name=f"step {'bf16' if bf16 else ''}",
+        shared=CONVOLUTIONS,
     )
     for name in list(sides)[1:]:
         per_flop = ratios(times)[name] * flops["monge"] / flops[name]
@@ -181,7 +210,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=60, help="training time of the model of digits"
     )
-    parser.add_argument("--steps", type=int, default=10, help="steps of our sampler")
+    parser.add_argument("--steps", type=int, default=8, help="steps of our sampler")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of each side")
     parser.add_argument("--bf16", action="store_true", help="also train in bf16, where it runs")
     options = parser.parse_args()

@@ -138,14 +138,14 @@ def apply_temperature(
     """Logits divided by the temperature, without unlikely symbols; the scales of a mixture are
     also multiplied by the temperature."""
     temperature = options.temperature
+    if temperature == 1 and not options.top_k and options.top_p == 1:
+        return params
     if isinstance(distribution, CategoricalDistribution):
         return truncate_logits(params, options)
     if options.top_k or options.top_p < 1:
         raise UsageError(
             "top_k and top_p need tokens or levels, found numbers; set temperature=0.8 instead"
         )
-    if temperature == 1:
-        return params
     if isinstance(distribution, MixedNumber):
         states, number = params.tensor_split([distribution.logits], -1)
         return torch.cat(

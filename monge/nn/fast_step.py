@@ -39,8 +39,8 @@ def prepare_layer(layer: nn.Module) -> StepMap:
     if isinstance(layer, nn.Linear):
         return prepare_linear(layer)
     if isinstance(layer, nn.LayerNorm):
-        about = layer.normalized_shape, layer.weight, layer.bias, layer.eps
-        return lambda x: torch.layer_norm(x, *about)
+        shape, weight, bias, eps = layer.normalized_shape, layer.weight, layer.bias, layer.eps
+        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
     return layer.forward
 
 
@@ -62,16 +62,20 @@ def prepare_residual(layer: nn.Linear, gain: float = 1.0) -> ResidualStep:
 def prepare_gelu_residual(enter: nn.Linear, leave: nn.Linear) -> ResidualStep:
     """x + `leave` of the gelu of `enter` h: z Phi(z) = (u + u erf u) / sqrt 2 with u = z / sqrt 2,
     and the roots are absorbed by the weights. Hidden units are written over those of the last
-    call."""
-    root = math.sqrt(0.5)
+    call; behind them stands a 1, whose weights are the bias of `leave`."""
+    root, hidden = math.sqrt(0.5), enter.out_features
     weight, bias = (enter.weight.detach().t() * root).contiguous(), enter.bias.detach() * root
-    out, (u, e) = prepare_residual(leave, root), bias.new_empty(2, 0, len(bias))
+    out = torch.cat([leave.weight.detach().t() * root, leave.bias.detach()[None]])
+    units = bias.new_empty(0)
 
-    def thought(x: Tensor, h: Tensor) -> Tensor:
-        nonlocal u, e
-        if len(u) != len(h):
-            u, e = bias.new_empty(2, len(h), len(bias))
+    def think(x: Tensor, h: Tensor) -> Tensor:
+        nonlocal units, u, e
+        if units.shape[0] != h.shape[0]:
+            units, e = bias.new_ones(h.shape[0], hidden + 1), bias.new_empty(h.shape[0], hidden)
+            u = units.narrow(1, 0, hidden)
         torch.addmm(bias, h, weight, out=u)
-        return out(x, torch.addcmul(u, u, torch.erf(u, out=e), out=u))
+        torch.addcmul(u, u, torch.erf(u, out=e), out=u)
+        return torch.addmm(x, units, out)
 
-    return thought
+    u = e = units
+    return think

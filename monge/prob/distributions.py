@@ -342,5 +342,5 @@ def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:
     The uniform is scaled by the rounded total, so codes of zero probability never occur."""
     last = logits.shape[-1] - 1
     total = logits.softmax(-1).cumsum(-1).contiguous()
-    place = torch.mul(total.select(-1, last), uniform).unsqueeze(-1).contiguous()
+    place = total.narrow(-1, last, 1) * uniform.unsqueeze(-1)
     return torch.searchsorted(total, place, right=True).squeeze(-1).clamp_(max=last)

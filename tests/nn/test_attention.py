@@ -8,7 +8,6 @@ from torch import nn
 
 from monge.core.errors import DataError, UsageError
 from monge.nn.attention import scores as alignment
-from monge.nn.attention import softmax
 from monge.nn.attention.linear import (
     CausalLinearAttention,
     LinearAttention,
@@ -283,9 +282,7 @@ def test_the_score_function_estimator_is_unbiased():
 
 @pytest.mark.parametrize("positions", ["none", "rotary", "alibi"])
 @torch.no_grad()
-def test_few_and_many_sequences_are_cached_alike(monkeypatch, positions):
-    """The rows pass from the layout of few sequences to that of many, and back."""
-    monkeypatch.setattr(softmax, "FEW_SEQUENCES", 3)
+def test_a_cache_goes_on_with_more_and_fewer_sequences(positions):
     torch.manual_seed(0)
     layer = CausalAttention(8, 2, positions).double().eval()
     x = torch.randn(5, 6, 8, dtype=torch.float64)

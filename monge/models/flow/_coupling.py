@@ -12,8 +12,8 @@ from ...core.config import Config as BaseConfig
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from ...prob.bijections.base import Bijection
-from ...prob.bijections.coupling import CouplingBijection, CouplingStack
+from ...prob.bijections.base import Bijection, Compose
+from ...prob.bijections.coupling import CouplingBijection
 from ...prob.bijections.elementwise import ActNorm
 from ...prob.bijections.linear import LULinear, Permutation
 from ...prob.bijections.rosenblatt import MixtureInitialised, Rosenblatt
@@ -116,7 +116,7 @@ class CouplingStackConfig(UnivariateMapConfig):
     """Network from the unchanged half to the parameters of the transformed half."""
 
 
-def coupling_stack(config: CouplingStackConfig, dims: int, context: int) -> CouplingStack:
+def coupling_stack(config: CouplingStackConfig, dims: int, context: int) -> Compose:
     """The map from z to coordinates (B, D), reading `context` numbers of conditions."""
     parts: list[Bijection] = []
     for number in range(config.layers):
@@ -124,7 +124,7 @@ def coupling_stack(config: CouplingStackConfig, dims: int, context: int) -> Coup
             coupling_layer(config, dims, context, bool(number % 2)),
             *mixing_layers(config, dims),
         ]
-    return CouplingStack(parts)
+    return Compose(parts)
 
 
 def coupling_layer(

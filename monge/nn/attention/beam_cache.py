@@ -34,14 +34,15 @@ class BeamTree(State):
         self.count = self.count_after_pruning = (
             self.alone
         )  # keys of a row, now and after the last pruning
-        _, n, heads, size, _ = trunk.cache.shape
+        _, n, heads, _, size = trunk.cache.shape
         room = self.alone + beams * (self.max_steps - self.alone)
         cache = trunk.cache.new_empty(2, n, heads, room, size)
-        cache[:, :, :, : self.alone] = trunk.cache[..., : self.alone].mT
+        cache[:, :, :, : self.alone] = trunk.cache[:, :, :, : self.alone]
         self.k, self.v = cache
         self.path = cache.new_full((n, beams, room), -math.inf)  # 0 on a sequence's own steps
         self.path[..., : self.alone] = 0
         self.own = self.path.new_full((beams, beams), -math.inf).fill_diagonal_(0)
+        self.project.resize(n * beams)
 
     def find(self, x: Tensor) -> Tensor:
         """Add a step x (n beams, width) of every sequence and attend to its path: the concatenated
@@ -78,6 +79,7 @@ class BeamTree(State):
         groups = rows[::beams] // self.beams
         if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
             self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
+            self.project.resize(len(rows))
         if (
             self.trunk.bias is None
             and self.count - self.count_after_pruning >= PRUNE_EVERY * beams
@@ -103,12 +105,12 @@ class BeamTree(State):
         n, heads, _, size = self.k.shape
         slots = (self.path[..., : self.count] == 0).nonzero()[:, 2].reshape(n * self.beams, -1)
         slots = slots[:, None, :, None].expand(-1, heads, -1, size)  # (n beams, heads, steps, d)
-        k = self.k.repeat_interleave(self.beams, 0).gather(2, slots).mT
+        k = self.k.repeat_interleave(self.beams, 0).gather(2, slots)
         v = self.v.repeat_interleave(self.beams, 0).gather(2, slots)
         cache = copy.copy(self.trunk)
         cache.steps = self.steps
-        cache.store(cache.room(n * self.beams))
-        cache.cache[..., : self.steps] = torch.stack([k, v.mT])
+        cache.store(n * self.beams)
+        cache.cache[:, :, :, : self.steps] = torch.stack([k, v])
         if cache.bias is not None:
             cache.bias = cache.bias[:heads].repeat(n * self.beams, 1, 1)
         return cache

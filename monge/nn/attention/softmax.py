@@ -22,9 +22,6 @@ from ..layers.dropout import drop_elements
 from ..stepwise import State, Stepwise
 from .position import Positions, RelativeBias, RotaryPositions, relative_bias, rotate
 
-FEW_SEQUENCES = 8
-"""Sequences up to which cached keys and values are stored by columns."""
-
 
 def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
     """0 where key s <= query t, minus infinity beyond, (queries, keys)."""
@@ -177,10 +174,10 @@ class StepProjection:
         if layer.rotary is not None:
             cos, sin = layer.rotary.table(max_steps)
             self.angles = list(zip(cos.unbind(), sin.unbind(), strict=True))
-        self.resize(0)
 
     def resize(self, n: int) -> None:
-        self.count, self.buffer = n, self.weight.new_empty(n, len(self.bias))
+        """Make room for steps of n sequences; the next calls take n rows."""
+        self.buffer = self.weight.new_empty(n, len(self.bias))
         parts = self.buffer.view(n, self.heads, 3, self.size)
         self.q, self.k, self.v = parts.unbind(2)  # (n, heads, d) each
         self.qk, self.kv = parts[:, :, :2], parts[:, :, 1:].permute(2, 0, 1, 3)
@@ -188,8 +185,6 @@ class StepProjection:
 
     def __call__(self, x: Tensor, place: int) -> None:
         """x: (n, width), the step at this place."""
-        if len(x) != self.count:
-            self.resize(len(x))
         torch.addmm(self.bias, x, self.weight, out=self.buffer)
         if self.angles:
             cos, sin = self.angles[place]
@@ -212,47 +207,36 @@ class KeyValueCache(State):
             distance = torch.arange(max_steps - 1, -1, -1, device=like.device)
             self.bias = layer.relative.of(distance)[:, None].detach().repeat(n, 1, 1)
         self.steps, self.max_steps = 0, max_steps
-        self.store(self.room(n))
+        self.store(n)
 
-    def room(self, n: int) -> Tensor:
-        """Room for n sequences, (2, n, heads, d, max_steps). A step is contiguous where there are
-        many sequences, since its numbers are else written far from each other; few are read faster
-        by columns."""
-        sizes = 2, n, self.project.heads
-        if n > FEW_SEQUENCES:
-            return self.project.weight.new_empty(*sizes, self.max_steps, self.project.size).mT
-        return self.project.weight.new_empty(*sizes, self.project.size, self.max_steps)
-
-    def store(self, cache: Tensor) -> None:
-        """cache: (2, n, heads, d, max_steps), keys and values; products take rows and heads as one
-        axis."""
-        self.cache = cache
-        _, n, heads, size, _ = cache.shape
-        self.keys, self.values = cache[0].flatten(0, 1), cache[1].mT.flatten(0, 1)
-        self.key_strides, self.value_strides = self.keys.stride(), self.values.stride()
-        self.offset, self.count = self.values.storage_offset(), n * heads
-        self.found = cache.new_empty(self.count, 1, size)
+    def store(self, n: int) -> None:
+        """Make room for n sequences; products take rows and heads as one axis."""
+        heads, size = self.project.heads, self.project.size
+        self.cache = self.project.weight.new_empty(2, n, heads, self.max_steps, size)
+        self.places = self.cache.unbind(3)  # (2, n, heads, d) each
+        k, self.values = self.cache.flatten(1, 2)  # (n heads, max_steps, d)
+        self.keys = k.mT
+        self.found = self.cache.new_empty(n * heads, 1, size)
         self.merged = self.found.view(n, heads * size)
+        self.project.resize(n)
 
     def reorder(self, rows: Tensor) -> None:
-        past = self.cache[..., : self.steps].index_select(1, rows)
+        past = self.cache[:, :, :, : self.steps].index_select(1, rows)
         if len(rows) != self.cache.shape[1]:
-            self.store(self.room(len(rows)))
-        self.cache[..., : self.steps] = past
+            self.store(len(rows))
+        self.cache[:, :, :, : self.steps] = past
         if self.bias is not None:
             self.bias = self.bias[: self.project.heads].repeat(len(rows), 1, 1)  # equal in all
 
     def find(self, x: Tensor) -> Tensor:
         """Add the step x (n, width) and attend to all so far: the concatenated outputs of the
         heads (n, width), which the next step overwrites."""
-        place, past = self.steps, self.steps + 1
+        place, project = self.steps, self.project
         check_room(place, self.max_steps)
-        project, count, size = self.project, self.count, self.project.size
         project(x, place)
-        self.cache.select(4, place).copy_(project.kv)
-        self.steps = past
-        keys = self.keys.as_strided((count, size, past), self.key_strides)  # faster than narrow
-        values = self.values.as_strided((count, past, size), self.value_strides, self.offset)
+        self.places[place].copy_(project.kv)
+        self.steps = past = place + 1
+        keys, values = self.keys.narrow(2, 0, past), self.values.narrow(1, 0, past)
         if self.bias is None:
             scores = torch.bmm(project.queries, keys)  # (n heads, 1, t + 1)
         else:

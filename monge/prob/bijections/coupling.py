@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Bijection, Compose, Mapped, sum_log_det
-from .elementwise import ActNorm
-from .linear import Permutation, scale_and_permute
+from .base import Bijection, Mapped, sum_log_det
 from .univariate import UnivariateMap
 
 MAX_NET_INPUT = 10.0
@@ -58,26 +56,6 @@ class CouplingBijection(Bijection):
 
     def join(self, stays: Tensor, moved: Tensor) -> Tensor:
         return torch.cat([moved, stays] if self.flip else [stays, moved], 1)
-
-
-class CouplingStack(Compose):
-    """Couplings, each with what follows it. A permutation and a scaling after it are undone
-    together: on a few entries every operation counts."""
-
-    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        found, volumes, parts = [], [], self.each()
-        while parts:
-            part, before = parts[-1], parts[-2] if len(parts) > 1 else None
-            if isinstance(part, ActNorm) and isinstance(before, Permutation):
-                x = scale_and_permute(x, part.shift, part.log_scale, before)
-                volumes.append(part.log_scale)
-                del parts[-2:]
-            else:
-                x, log_det = part.inverse(x, context)
-                found.append(log_det)
-                del parts[-1]
-        log_det = torch.stack(found).sum(0)
-        return x, log_det - torch.stack(volumes).sum() if volumes else log_det
 
 
 class CheckerboardCoupling(Bijection):

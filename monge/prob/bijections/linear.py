@@ -49,33 +49,6 @@ class PermuteAxis(torch.autograd.Function):
         return PermuteAxis.apply(slope, back, order), None, None
 
 
-def scale_and_permute(
-    x: Tensor, shift: Tensor, log_scale: Tensor, permutation: Permutation
-) -> Tensor:
-    """The entries (x - shift) e^-s of rows x (B, D), in the order of the permutation's inverse."""
-    return ScaleAndPermute.apply(x, shift, log_scale, permutation.back, permutation.order)
-
-
-class ScaleAndPermute(torch.autograd.Function):
-    """Both at once: entries move while they are scaled, and so do their gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, shift: Tensor, log_scale: Tensor, order: Tensor, back: Tensor
-    ) -> Tensor:
-        slope = (-log_scale).exp_().index_select(0, order)
-        z = x.index_select(1, order).sub_(shift.index_select(0, order)).mul_(slope)
-        ctx.save_for_backward(z, log_scale, order, back)
-        return z
-
-    @staticmethod
-    def backward(ctx: Any, at_z: Tensor) -> tuple[Tensor | None, ...]:
-        z, log_scale, order, back = ctx.saved_tensors
-        at_x = PermuteAxis.apply(at_z, back, order) * (-log_scale).exp()
-        at_log_scale = (at_z * z).sum(0).index_select(0, back)
-        return at_x, -at_x.sum(0), -at_log_scale, None, None
-
-
 class Squeeze(Bijection):
     """Squares of four pixels of x (B, C, 2H, 2W) are four channels of z (B, 4C, H, W)."""
 

@@ -11,7 +11,6 @@ spline    rational quadratic (`spline.py`; Durkan et al. 2019)
 from __future__ import annotations
 
 import abc
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,34 +58,8 @@ class AffineMap(UnivariateMap):
 
     def inverse(self, params: Tensor, x: Tensor) -> Mapped:
         shift, raw = unbind_params(params)
-        return invert_affine(shift, raw, x)
-
-
-def invert_affine(shift: Tensor, raw: Tensor, x: Tensor) -> Mapped:
-    """z = (x - t) e^-s and log dz/dx = -s, each (*S,)."""
-    if raw.requires_grad and torch.is_grad_enabled():
-        return InverseAffine.apply(shift, raw, x)
-    log_slope = bounded_log_scale(raw, -1.0)
-    return (x - shift).mul_(log_slope.exp()), log_slope
-
-
-class InverseAffine(torch.autograd.Function):
-    """The inverse of an affine map with its derivatives in a few operations: those that autograd
-    records are twice as many, which for a few numbers per row is what they cost."""
-
-    @staticmethod
-    def forward(ctx: Any, shift: Tensor, raw: Tensor, x: Tensor) -> Mapped:
-        z, log_slope = invert_affine(shift, raw, x)
-        ctx.save_for_backward(z, log_slope)
-        return z, log_slope
-
-    @staticmethod
-    def backward(ctx: Any, at_z: Tensor, at_log_slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, log_slope = ctx.saved_tensors
-        at_x = at_z * log_slope.exp()
-        # Of -s = -w tanh(r / w) the derivative in r is -(1 - tanh^2(r / w)).
-        bend = torch.addcmul(z.new_full((), -1.0), log_slope, log_slope, value=MAX_LOG_SCALE**-2)
-        return -at_x, torch.addcmul(at_log_slope, at_z, z).mul_(bend), at_x
+        log_slope = bounded_log_scale(raw, -1.0)
+        return (x - shift) * log_slope.exp(), log_slope
 
 
 def shift_and_log_scale(params: Tensor) -> tuple[Tensor, Tensor]:
