@@ -19,7 +19,9 @@ The entrywise denoiser estimates each entry from its own noisy value alone. With
 $\pi_k$ of its levels $y_k$ in the training rows, the posterior
 $p_k \propto \pi_k\, N(z; \alpha y_k, \sigma^2)$ has the mean m(z) and the standard deviation
 s(z); for reals, taken as N(0, 1), these are $\alpha z / (\alpha^2 + \sigma^2)$ and
-$\sigma / \sqrt{\alpha^2 + \sigma^2}$. A network that predicts the residual,
+$\sigma / \sqrt{\alpha^2 + \sigma^2}$. Many levels are taken in runs of neighbours, each
+$N(y_k, v_k)$ with the variance of even levels, so that
+$p_k \propto \pi_k\, N(z; \alpha y_k, \alpha^2 v_k + \sigma^2)$. A network that predicts the residual,
 $\hat x = m(z) + s(z) f$, is the distribution of independent entries at initialisation, learns
 only their dependence, and has no effect where an entry is certain.
 
@@ -59,8 +61,9 @@ NOISE_STDS_PER_LEVEL = 8.0
 """Distance of two levels in standard deviations of the noise at t = 0."""
 REAL_MAX_LOG_SNR = 10.0
 """Log-SNR at t = 0 for reals."""
-MAX_ENUMERATED_LEVELS = 64
-"""Number of levels up to which the posterior over all of them is computed."""
+MAX_ENUMERATED_LEVELS, INNER_RUNS = 64, 16
+"""Number of levels up to which the posterior over all of them is computed; and the runs of
+neighbours into which more of them are divided between the first and the last."""
 PSEUDO_ROWS = 2.0
 """Weight of the frequencies over all entries in those of one entry, in rows."""
 EMPTY_DISTANCE = 12.0
@@ -391,22 +394,37 @@ class EntrywiseDenoiser(OwnDenoiser):
     """Mean and standard deviation of each entry given its own noisy value, each (B, D)."""
 
     log_frequencies: Tensor
+    run: Tensor
+    points: Tensor
+    variances: Tensor
 
     def __init__(self, space: Space, units: Units) -> None:
         super().__init__()
         self.units = units
-        if units.discrete:
-            uniform = torch.full((space.dims, units.top + 1), 1 / (units.top + 1))
-            self.register_buffer("log_frequencies", uniform.log())
+        if not units.discrete:
+            return
+        run = runs_of_levels(units.top)  # (levels,)
+        size = torch.bincount(run)  # (K,)
+        centre = torch.bincount(run, torch.arange(units.top + 1.0)) / size
+        uniform = (size / size.sum()).log().expand(space.dims, -1)
+        scale = units.scale if (units.scale != units.scale[0]).any() else units.scale[:1]
+        variances = (size.square() - 1)[:, None] / (12 * scale.square())  # (K, D) or (K, 1)
+        self.register_buffer("log_frequencies", uniform.clone())  # (D, K)
+        self.register_buffer("run", run, persistent=False)
+        self.register_buffer(
+            "points", (centre[:, None] - units.shift) / units.scale, persistent=False
+        )
+        self.register_buffer("variances", variances, persistent=False)
 
     @torch.no_grad()
     def fit(self, y: Tensor) -> None:
         if not self.units.discrete:
             return
-        codes = (self.units.shift + self.units.scale * y).round().long()
+        levels = (self.units.shift + self.units.scale * y).round().long()
+        codes = self.run[levels]  # (B, D)
         counts = torch.zeros_like(self.log_frequencies)
         counts.scatter_add_(1, codes.T, torch.ones_like(codes.T, dtype=counts.dtype))
-        overall = counts.sum(0) + 1
+        overall = counts.sum(0) + torch.bincount(self.run)
         counts += PSEUDO_ROWS * overall / overall.sum()
         self.log_frequencies.copy_((counts / counts.sum(1, keepdim=True)).log())
 
@@ -421,13 +439,24 @@ class EntrywiseDenoiser(OwnDenoiser):
         if not self.units.discrete:
             square = alpha.square() + sigma.square()
             return alpha * z / square, (sigma / square.sqrt()).expand_as(z)
-        codes = torch.arange(self.units.top + 1, device=z.device)
-        levels = (codes - self.units.shift[:, None]) / self.units.scale[:, None]  # (D, K)
-        distance = (z[..., None] - alpha[..., None] * levels) / sigma[..., None]  # (B, D, K)
-        posterior = torch.softmax(self.log_frequencies - 0.5 * distance.square(), 2)
-        mean = (posterior * levels).sum(2)
-        square = (posterior * (levels - mean[..., None]).square()).sum(2)
-        return mean, square.clamp_min(MIN_VARIANCE).sqrt()
+        alpha, sigma = alpha[..., None], sigma[..., None]  # (B, 1, 1)
+        noisy = alpha.square() * self.variances + sigma.square()  # (B, K, D) or (B, K, 1)
+        apart = z[:, None] - alpha * self.points  # (B, K, D)
+        evidence = self.log_frequencies.T - 0.5 * noisy.log() - 0.5 * apart.square() / noisy
+        posterior = torch.softmax(evidence, 1)
+        means = self.points + alpha * self.variances / noisy * apart
+        mean = (posterior * means).sum(1)  # (B, D)
+        spread = (means - mean[:, None]).square() + sigma.square() * self.variances / noisy
+        return mean, (posterior * spread).sum(1).clamp_min(MIN_VARIANCE).sqrt()
+
+
+def runs_of_levels(top: int) -> Tensor:
+    """The run of each level from 0 to top, (top + 1,): up to MAX_ENUMERATED_LEVELS of them are
+    runs of their own, and of more the first and the last, as backgrounds have one of these."""
+    if top < MAX_ENUMERATED_LEVELS:
+        return torch.arange(top + 1)
+    inner = torch.arange(top - 1) * INNER_RUNS // (top - 1)
+    return torch.cat([inner.new_zeros(1), 1 + inner, inner.new_full((1,), 1 + INNER_RUNS)])
 
 
 class ColumnDenoiser(OwnDenoiser):
