@@ -62,7 +62,7 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
             found = with_levels_for(config, space.shape[1:])
             if not is_large_image(space):
                 return found
-            return replace(found, multipliers=(1, 2)[: len(found.multipliers)], middle=1)
+            return replace(found, multipliers=(1, 4)[: len(found.multipliers)])
         return replace(  # few channels at full resolution: squares of pixels would stay visible
             config,
             width=16,

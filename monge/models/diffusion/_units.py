@@ -19,11 +19,18 @@ The entrywise denoiser estimates each entry from its own noisy value alone. With
 $\pi_k$ of its levels $y_k$ in the training rows, the posterior
 $p_k \propto \pi_k\, N(z; \alpha y_k, \sigma^2)$ has the mean m(z) and the standard deviation
 s(z); for reals, taken as N(0, 1), these are $\alpha z / (\alpha^2 + \sigma^2)$ and
-$\sigma / \sqrt{\alpha^2 + \sigma^2}$. Many levels are taken in runs of neighbours, each
-$N(y_k, v_k)$ with the variance of even levels, so that
-$p_k \propto \pi_k\, N(z; \alpha y_k, \alpha^2 v_k + \sigma^2)$. A network that predicts the residual,
+$\sigma / \sqrt{\alpha^2 + \sigma^2}$. A network that predicts the residual,
 $\hat x = m(z) + s(z) f$, is the distribution of independent entries at initialisation, learns
 only their dependence, and has no effect where an entry is certain.
+
+Many levels are taken in runs of neighbours, each $N(y_k, v_k)$ with the variance of even levels:
+$p_k \propto \pi_k\, N(z; \alpha y_k, \alpha^2 v_k + \sigma^2)$. Their network moves the noisy
+value, $\hat x = m(z + \frac{\sigma}{\alpha} f)$, which multiplies the posterior by
+$e^{f y / \sigma}$:
+evidence from the other entries does that too, and a multiple of s(z) would have to be large where
+an entry is nearly certain of a wrong level. After 120 seconds on MNIST the squared error of the
+velocity at a log-SNR of -1 is 0.144 so (1653 steps) and 0.157 with the multiple (1930); at others
+both are within 6 %.
 
 For tables the residual is that of the logits:
 $p_k \propto \pi_k\, N(z; \alpha e_k, \sigma^2 I)\, e^{f_k}$ and $\hat x = \sum_k p_k e_k$. Since
@@ -47,6 +54,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -61,9 +69,9 @@ NOISE_STDS_PER_LEVEL = 8.0
 """Distance of two levels in standard deviations of the noise at t = 0."""
 REAL_MAX_LOG_SNR = 10.0
 """Log-SNR at t = 0 for reals."""
-MAX_ENUMERATED_LEVELS, INNER_RUNS = 64, 16
-"""Number of levels up to which the posterior over all of them is computed; and the runs of
-neighbours into which more of them are divided between the first and the last."""
+MAX_ENUMERATED_LEVELS, MIN_RUNS = 64, 8
+"""Number of levels up to which the posterior over all of them is computed; a run of neighbours
+holds at most this part of more levels."""
 PSEUDO_ROWS = 2.0
 """Weight of the frequencies over all entries in those of one entry, in rows."""
 EMPTY_DISTANCE = 12.0
@@ -400,10 +408,11 @@ class EntrywiseDenoiser(OwnDenoiser):
 
     def __init__(self, space: Space, units: Units) -> None:
         super().__init__()
-        self.units = units
+        self.units, self.in_runs = units, False
         if not units.discrete:
             return
         run = runs_of_levels(units.top)  # (levels,)
+        self.in_runs = len(run) > int(run[-1]) + 1
         size = torch.bincount(run)  # (K,)
         centre = torch.bincount(run, torch.arange(units.top + 1.0)) / size
         uniform = (size / size.sum()).log().expand(space.dims, -1)
@@ -431,32 +440,61 @@ class EntrywiseDenoiser(OwnDenoiser):
     def estimate(
         self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
     ) -> FirstEstimate:
-        mean, deviation = self(z, alpha, sigma)
         spread = (alpha.square() + sigma.square()).sqrt()
+        if self.in_runs:
+            mean, shift = self.posterior(z, alpha, sigma).mean, sigma / alpha
+            return FirstEstimate(
+                z / spread,
+                mean,
+                lambda out: (self.posterior(z + shift * out, alpha, sigma).mean, None),
+            )
+        mean, deviation = self(z, alpha, sigma)
         return FirstEstimate(z / spread, mean, lambda out: (mean + deviation * out, None))
 
     def forward(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         if not self.units.discrete:
             square = alpha.square() + sigma.square()
             return alpha * z / square, (sigma / square.sqrt()).expand_as(z)
+        found = self.posterior(z, alpha, sigma)
+        spread = (found.means - found.mean[:, None]).square() + found.variances
+        return found.mean, (found.weights * spread).sum(1).clamp_min(MIN_VARIANCE).sqrt()
+
+    def posterior(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> RunPosterior:
+        """The runs of each level given its noisy value."""
         alpha, sigma = alpha[..., None], sigma[..., None]  # (B, 1, 1)
         noisy = alpha.square() * self.variances + sigma.square()  # (B, K, D) or (B, K, 1)
         apart = z[:, None] - alpha * self.points  # (B, K, D)
-        evidence = self.log_frequencies.T - 0.5 * noisy.log() - 0.5 * apart.square() / noisy
-        posterior = torch.softmax(evidence, 1)
-        means = self.points + alpha * self.variances / noisy * apart
-        mean = (posterior * means).sum(1)  # (B, D)
-        spread = (means - mean[:, None]).square() + sigma.square() * self.variances / noisy
-        return mean, (posterior * spread).sum(1).clamp_min(MIN_VARIANCE).sqrt()
+        evidence = (self.log_frequencies.T - 0.5 * noisy.log()) - apart.square() * (0.5 / noisy)
+        weights = torch.softmax(evidence, 1)
+        means = self.points + (alpha * self.variances / noisy) * apart
+        return RunPosterior(
+            weights, means, sigma.square() * self.variances / noisy, (weights * means).sum(1)
+        )
+
+
+class RunPosterior(NamedTuple):
+    """Probabilities, means and variances of the runs of levels, and the mean over them."""
+
+    weights: Tensor  # (B, K, D)
+    means: Tensor  # (B, K, D)
+    variances: Tensor  # (B, K, D) or (B, K, 1)
+    mean: Tensor  # (B, D)
 
 
 def runs_of_levels(top: int) -> Tensor:
     """The run of each level from 0 to top, (top + 1,): up to MAX_ENUMERATED_LEVELS of them are
-    runs of their own, and of more the first and the last, as backgrounds have one of these."""
+    runs of their own. Of more, runs double in length from either end, 1, 1, 2, 4, ..., since the
+    first and the last level are often those of a background or of what is saturated."""
+    level = torch.arange(top + 1)
     if top < MAX_ENUMERATED_LEVELS:
-        return torch.arange(top + 1)
-    inner = torch.arange(top - 1) * INNER_RUNS // (top - 1)
-    return torch.cat([inner.new_zeros(1), 1 + inner, inner.new_full((1,), 1 + INNER_RUNS)])
+        return level
+    starts, length = [0], 1
+    while starts[-1] + length <= top // 2:
+        starts.append(starts[-1] + length)
+        length = min(starts[-1], (top + 1) // MIN_RUNS)
+    place = torch.bucketize(torch.minimum(level, top - level), torch.tensor(starts), right=True)
+    run = torch.where(level <= top - level, place - 1, 2 * len(starts) - place)
+    return run.unique(return_inverse=True)[1]
 
 
 class ColumnDenoiser(OwnDenoiser):
