@@ -354,5 +354,6 @@ def test_large_images_have_small_batches_and_colour_32_positions_a_side(
     assert isinstance(found.config.net, UNetDenoiser.Config)
     assert (found.config.net.patch, found.train.batch_size) == (patch, batch_size)
     assert len(found.config.net.multipliers) == levels
+    assert found.config.target == ("residual" if shape[0] == 1 else "velocity")
     model = found.config.build(space)
     assert model.loss(Batch(torch.zeros(2, *shape)))["denoising"].shape == (2,)

@@ -184,5 +184,9 @@ def test_defaults_are_buildable_for_every_kind():
             config = PixelCNN.defaults(replace(space, rows=rows)).config
             assert PixelCNN.Config.from_dict(config.to_dict()) == config
             assert config.build(space).sample(2).shape == (2, *space.shape)
+    photographs = PixelCNN.defaults(Space(kind="levels", shape=(3, 32, 32), size=256, rows=8000))
+    few = PixelCNN.defaults(replace(large, rows=8000))
+    assert photographs.config.net.dropout == 0 < few.config.net.dropout
+    assert photographs.train.batch_size < few.train.batch_size
     assert PixelCNN.unsupported_reason(digits) is None
     assert "2x3x4x5" in PixelCNN.unsupported_reason(Space(kind="real", shape=(2, 3, 4, 5)))

@@ -129,6 +129,36 @@ def test_entrywise_denoising_is_the_posterior_of_each_entry():
     torch.testing.assert_close(near, y)
 
 
+@pytest.mark.parametrize(("alpha", "sigma"), [(0.3, 0.95), (0.9, 0.4), (0.97, 0.25)])
+def test_many_levels_are_denoised_by_runs_and_a_background_of_one_level_at_once(alpha, sigma):
+    """Beside the posterior over all 256 levels; even levels within the runs give the same."""
+    space = Space(kind="levels", shape=(2,), size=256, rows=5120, mean=(30.0,), scale=(80.0,))
+    units = Units(space).double()
+    alone = EntrywiseDenoiser(space, units).double()
+    x = torch.arange(256.0).double().repeat_interleave(20)[:, None].repeat(1, 2)
+    x[:, 1] = x[:, 1].where(torch.arange(5120) % 5 == 0, 0.0)  # a pixel of the background
+    alone.fit(units.to_units(x))
+    levels = ((torch.arange(256) - units.shift[:, None]) / units.scale[:, None]).double()
+    weight = torch.stack([torch.bincount(column, minlength=256) for column in x.long().T])
+    z = torch.tensor([[0.2, -0.35], [1.5, 2.0], [-0.4, 0.7]]).double()
+    mean, scale = alone(z, *torch.tensor([alpha, sigma]).double()[:, None, None].expand(2, 3, 1))
+    posterior = (-0.5 * ((z[..., None] - alpha * levels) / sigma) ** 2).exp() * weight
+    posterior = posterior / posterior.sum(2, keepdim=True)
+    wanted = (posterior * levels).sum(2)
+    square = (posterior * (levels - wanted[..., None]) ** 2).sum(2)
+    spread = square.sqrt().clamp_min(1e-3)
+    assert ((mean - wanted).abs() < 0.01 * spread).all()
+    torch.testing.assert_close(scale, spread, rtol=0.01, atol=0)
+    evidence = torch.tensor([[1.0, -2.0], [-3.0, 0.5], [4.0, 2.0]]).double()
+    first = alone.estimate(z, *torch.tensor([[[alpha]], [[sigma]]]).double(), None)
+    posterior = posterior * (evidence[..., None] * levels / sigma).exp()
+    wanted = (posterior * levels).sum(2) / posterior.sum(2)
+    assert ((first.refine(evidence)[0] - wanted).abs() < 0.02 * spread).all()
+    y = units.to_units(torch.zeros(1, 2).double())
+    exact, _ = alone(y, torch.ones(1, 1).double(), torch.full((1, 1), 2e-3).double())
+    torch.testing.assert_close(exact[0, 1], y[0, 1])
+
+
 def test_training_begins_at_a_model_of_independent_entries():
     """Before training, the bound is near what independent entries reach."""
     space = Space(kind="levels", shape=(3,), size=6, rows=4000, mean=(2.0,), scale=(1.3,))

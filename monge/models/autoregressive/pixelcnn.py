@@ -63,20 +63,24 @@ class PixelCNN(RasterImageModel):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Wide kernels and few layers: on a CPU a wide receptive field beats depth."""
+        """Wide kernels and few layers: on a CPU a wide receptive field beats depth. Large colour
+        images, of which minutes show thousands, have smaller batches, so that there are more
+        steps, and are not regularised: a few thousand of them hold millions of pixels."""
         colours, rows, columns = image_shape(space)
         large, few = rows * columns >= LARGE_IMAGE_PIXELS, 0 < space.rows < SMALL_DATA_ROWS
+        large_colour = large and colours > 1
+        overfits = few and not large_colour
         net = GatedPixelCNN.Config(
             width=32 if colours == 1 else 48,
             depth=5 if large else 3,
             kernel=5,
-            dropout=0.2 if few else 0.0,
+            dropout=0.2 if overfits else 0.0,
         )
         train_config = TrainConfig(
             optimiser="adamw",
-            weight_decay=0.1 if few else 0.0,
+            weight_decay=0.1 if overfits else 0.0,
             lr=3e-3,
-            batch_size=16,
+            batch_size=8 if large_colour else 16,
             ema_decay=0.998,
             eval_every=2000 if large and not few else 0,
         )

@@ -62,7 +62,7 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
             found = with_levels_for(config, space.shape[1:])
             if not is_large_image(space):
                 return found
-            return replace(found, multipliers=(1, 2)[: len(found.multipliers)], middle=1)
+            return replace(found, multipliers=(1, 4)[: len(found.multipliers)])
         return replace(  # few channels at full resolution: squares of pixels would stay visible
             config,
             width=16,
@@ -95,9 +95,12 @@ def is_high_dimensional(space: Space) -> bool:
 
 
 def default_target(space: Space) -> NetworkTarget:
-    """The residual of x for tables and for few enough levels, else the velocity."""
+    """The residual of x for tables, for few enough levels and for large grey images, else the
+    velocity. Backgrounds of grey images have one level, which the own noisy value of a pixel shows
+    at once, and from which a predicted velocity leaves samples a few levels away."""
     few = space.kind == "binary" or 0 < space.size <= MAX_ENUMERATED_LEVELS
-    return "residual" if few or space.kind in TABLE_KINDS else "velocity"
+    grey = space.kind == "levels" and is_large_image(space) and not is_high_dimensional(space)
+    return "residual" if few or grey or space.kind in TABLE_KINDS else "velocity"
 
 
 def default_recipe(space: Space) -> TrainConfig:

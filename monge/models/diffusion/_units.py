@@ -23,6 +23,15 @@ $\sigma / \sqrt{\alpha^2 + \sigma^2}$. A network that predicts the residual,
 $\hat x = m(z) + s(z) f$, is the distribution of independent entries at initialisation, learns
 only their dependence, and has no effect where an entry is certain.
 
+Many levels are taken in runs of neighbours, each $N(y_k, v_k)$ with the variance of even levels:
+$p_k \propto \pi_k\, N(z; \alpha y_k, \alpha^2 v_k + \sigma^2)$. Their network moves the noisy
+value, $\hat x = m(z + \frac{\sigma}{\alpha} f)$, which multiplies the posterior by
+$e^{f y / \sigma}$:
+evidence from the other entries does that too, and a multiple of s(z) would have to be large where
+an entry is nearly certain of a wrong level. After 120 seconds on MNIST the squared error of the
+velocity at a log-SNR of -1 is 0.144 so (1653 steps) and 0.157 with the multiple (1930); at others
+both are within 6 %.
+
 For tables the residual is that of the logits:
 $p_k \propto \pi_k\, N(z; \alpha e_k, \sigma^2 I)\, e^{f_k}$ and $\hat x = \sum_k p_k e_k$. Since
 $p(k | z) \propto p(z_{own} | k)\, p(k | z_{others})$, the network learns how a cell depends on the
@@ -45,6 +54,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +69,9 @@ NOISE_STDS_PER_LEVEL = 8.0
 """Distance of two levels in standard deviations of the noise at t = 0."""
 REAL_MAX_LOG_SNR = 10.0
 """Log-SNR at t = 0 for reals."""
-MAX_ENUMERATED_LEVELS = 64
-"""Number of levels up to which the posterior over all of them is computed."""
+MAX_ENUMERATED_LEVELS, MIN_RUNS = 64, 8
+"""Number of levels up to which the posterior over all of them is computed; a run of neighbours
+holds at most this part of more levels."""
 PSEUDO_ROWS = 2.0
 """Weight of the frequencies over all entries in those of one entry, in rows."""
 EMPTY_DISTANCE = 12.0
@@ -391,43 +402,99 @@ class EntrywiseDenoiser(OwnDenoiser):
     """Mean and standard deviation of each entry given its own noisy value, each (B, D)."""
 
     log_frequencies: Tensor
+    run: Tensor
+    points: Tensor
+    variances: Tensor
 
     def __init__(self, space: Space, units: Units) -> None:
         super().__init__()
-        self.units = units
-        if units.discrete:
-            uniform = torch.full((space.dims, units.top + 1), 1 / (units.top + 1))
-            self.register_buffer("log_frequencies", uniform.log())
+        self.units, self.in_runs = units, False
+        if not units.discrete:
+            return
+        run = runs_of_levels(units.top)  # (levels,)
+        self.in_runs = len(run) > int(run[-1]) + 1
+        size = torch.bincount(run)  # (K,)
+        centre = torch.bincount(run, torch.arange(units.top + 1.0)) / size
+        uniform = (size / size.sum()).log().expand(space.dims, -1)
+        scale = units.scale if (units.scale != units.scale[0]).any() else units.scale[:1]
+        variances = (size.square() - 1)[:, None] / (12 * scale.square())  # (K, D) or (K, 1)
+        self.register_buffer("log_frequencies", uniform.clone())  # (D, K)
+        self.register_buffer("run", run, persistent=False)
+        self.register_buffer(
+            "points", (centre[:, None] - units.shift) / units.scale, persistent=False
+        )
+        self.register_buffer("variances", variances, persistent=False)
 
     @torch.no_grad()
     def fit(self, y: Tensor) -> None:
         if not self.units.discrete:
             return
-        codes = (self.units.shift + self.units.scale * y).round().long()
+        levels = (self.units.shift + self.units.scale * y).round().long()
+        codes = self.run[levels]  # (B, D)
         counts = torch.zeros_like(self.log_frequencies)
         counts.scatter_add_(1, codes.T, torch.ones_like(codes.T, dtype=counts.dtype))
-        overall = counts.sum(0) + 1
+        overall = counts.sum(0) + torch.bincount(self.run)
         counts += PSEUDO_ROWS * overall / overall.sum()
         self.log_frequencies.copy_((counts / counts.sum(1, keepdim=True)).log())
 
     def estimate(
         self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
     ) -> FirstEstimate:
-        mean, deviation = self(z, alpha, sigma)
         spread = (alpha.square() + sigma.square()).sqrt()
+        if self.in_runs:
+            mean, shift = self.posterior(z, alpha, sigma).mean, sigma / alpha
+            return FirstEstimate(
+                z / spread,
+                mean,
+                lambda out: (self.posterior(z + shift * out, alpha, sigma).mean, None),
+            )
+        mean, deviation = self(z, alpha, sigma)
         return FirstEstimate(z / spread, mean, lambda out: (mean + deviation * out, None))
 
     def forward(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         if not self.units.discrete:
             square = alpha.square() + sigma.square()
             return alpha * z / square, (sigma / square.sqrt()).expand_as(z)
-        codes = torch.arange(self.units.top + 1, device=z.device)
-        levels = (codes - self.units.shift[:, None]) / self.units.scale[:, None]  # (D, K)
-        distance = (z[..., None] - alpha[..., None] * levels) / sigma[..., None]  # (B, D, K)
-        posterior = torch.softmax(self.log_frequencies - 0.5 * distance.square(), 2)
-        mean = (posterior * levels).sum(2)
-        square = (posterior * (levels - mean[..., None]).square()).sum(2)
-        return mean, square.clamp_min(MIN_VARIANCE).sqrt()
+        found = self.posterior(z, alpha, sigma)
+        spread = (found.means - found.mean[:, None]).square() + found.variances
+        return found.mean, (found.weights * spread).sum(1).clamp_min(MIN_VARIANCE).sqrt()
+
+    def posterior(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> RunPosterior:
+        """The runs of each level given its noisy value."""
+        alpha, sigma = alpha[..., None], sigma[..., None]  # (B, 1, 1)
+        noisy = alpha.square() * self.variances + sigma.square()  # (B, K, D) or (B, K, 1)
+        apart = z[:, None] - alpha * self.points  # (B, K, D)
+        evidence = (self.log_frequencies.T - 0.5 * noisy.log()) - apart.square() * (0.5 / noisy)
+        weights = torch.softmax(evidence, 1)
+        means = self.points + (alpha * self.variances / noisy) * apart
+        return RunPosterior(
+            weights, means, sigma.square() * self.variances / noisy, (weights * means).sum(1)
+        )
+
+
+class RunPosterior(NamedTuple):
+    """Probabilities, means and variances of the runs of levels, and the mean over them."""
+
+    weights: Tensor  # (B, K, D)
+    means: Tensor  # (B, K, D)
+    variances: Tensor  # (B, K, D) or (B, K, 1)
+    mean: Tensor  # (B, D)
+
+
+def runs_of_levels(top: int) -> Tensor:
+    """The run of each level from 0 to top, (top + 1,): up to MAX_ENUMERATED_LEVELS of them are
+    runs of their own. Of more, runs double in length from either end, 1, 1, 2, 4, ..., since the
+    first and the last level are often those of a background or of what is saturated."""
+    level = torch.arange(top + 1)
+    if top < MAX_ENUMERATED_LEVELS:
+        return level
+    starts, length = [0], 1
+    while starts[-1] + length <= top // 2:
+        starts.append(starts[-1] + length)
+        length = min(starts[-1], (top + 1) // MIN_RUNS)
+    place = torch.bucketize(torch.minimum(level, top - level), torch.tensor(starts), right=True)
+    run = torch.where(level <= top - level, place - 1, 2 * len(starts) - place)
+    return run.unique(return_inverse=True)[1]
 
 
 class ColumnDenoiser(OwnDenoiser):
