@@ -263,3 +263,12 @@ def test_a_row_with_nothing_known_is_sampled(fitted):
     other.loc[2, [name for name in frame if name != "id"]] = None
     full = model.complete(other, seed=1)
     assert not full.isna().any().any()
+
+
+def test_rare_rows_are_completed_only_where_sampling_takes_many_tries(fitted):
+    model, _ = fitted
+    where = ["job=smith", "age>76"]
+    few, many = (model.sample_where(n, where, seed=1) for n in (20, 400))
+    assert few.method == "rejection"
+    assert few.acceptance < 0.02
+    assert many.method != "rejection"
