@@ -42,8 +42,9 @@ MAX_CHUNK = 50_000
 """Rows sampled at once."""
 PATIENCE = 10.0
 """Seconds of sampling without any row that is kept after which conditions are given up."""
-RARE = 0.02
-"""Share of kept rows below which fixed columns are set and the rest is completed."""
+RARE, FEW_TRIES = 0.02, 20_000
+"""Share of kept rows below which fixed columns are set and the rest is completed, unless so many
+sampled rows are likely to do: completing a row may take as long as sampling a hundred."""
 ACCEPTANCE_SAMPLES = 10_000
 """Samples from which the share of those that obey the constraints is estimated."""
 
@@ -309,7 +310,7 @@ def sample_where(
 
     nothing = ConditionalSamples(torch.empty(0), 0, 0, "rejection")
     found = add(nothing, sample(FIRST_TRY, generator))
-    rare = found.kept < n and found.acceptance < RARE
+    rare = found.kept < n and found.acceptance < min(RARE, n / FEW_TRIES)
     if rare and fixed and isinstance(model, CanComplete) and completes(fill):
         other = replace(nothing, method="completion of the other columns")
         found = search(add(other, fill(min(n, FIRST_TRY))), fill)

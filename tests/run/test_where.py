@@ -13,7 +13,7 @@ from monge.evaluate.energy_distance import sample_timed
 from monge.evaluate.likelihood import RowLikelihoods
 from monge.run.metrics import run_metrics
 from monge.run.run import fit
-from monge.run.where import Acceptance, given_constraints, parse_where, sample_where
+from monge.run.where import RARE, Acceptance, given_constraints, parse_where, sample_where
 
 N = 600
 
@@ -263,3 +263,13 @@ def test_a_row_with_nothing_known_is_sampled(fitted):
     other.loc[2, [name for name in frame if name != "id"]] = None
     full = model.complete(other, seed=1)
     assert not full.isna().any().any()
+
+
+def test_rare_rows_are_completed_only_where_sampling_takes_many_tries(fitted, monkeypatch):
+    model, _ = fitted
+    conditions = ["job=smith", "age>76"]
+    few = model.sample_where(20, conditions, seed=1)
+    assert few.method == "rejection"
+    assert few.acceptance < RARE
+    monkeypatch.setattr("monge.run.where.FEW_TRIES", 100)
+    assert model.sample_where(20, conditions, seed=1).method != "rejection"
