@@ -66,7 +66,7 @@ def prepare_gelu_residual(enter: nn.Linear, leave: nn.Linear) -> ResidualStep:
     root, hidden = math.sqrt(0.5), enter.out_features
     weight, bias = (enter.weight.detach().t() * root).contiguous(), enter.bias.detach() * root
     out = torch.cat([leave.weight.detach().t() * root, leave.bias.detach()[None]])
-    units = bias.new_empty(0)
+    units = u = e = bias.new_empty(0)  # the hidden units with the 1, without it, and scratch
 
     def think(x: Tensor, h: Tensor) -> Tensor:
         nonlocal units, u, e
@@ -77,5 +77,4 @@ def prepare_gelu_residual(enter: nn.Linear, leave: nn.Linear) -> ResidualStep:
         torch.addcmul(u, u, torch.erf(u, out=e), out=u)
         return torch.addmm(x, units, out)
 
-    u = e = units
     return think
