@@ -11,6 +11,7 @@ import monge
 import monge.cli.complete
 from monge.cli.main import attempt
 from monge.core.batch import Batch
+from monge.core.errors import DataError
 from monge.core.space import Space
 from monge.data.readers import base, delimited
 from monge.run import completion, writers
@@ -170,6 +171,17 @@ def test_the_run_s_own_rows_keep_their_cells(folder):
     own = typed(table())["large"].dropna().to_numpy()
     kept = run.complete()["large"].isin(own).to_numpy()
     assert kept.sum() >= len(kept) - 5
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_file_that_changed_since_it_was_opened_is_refused(folder, tmp_path, as_text):
+    run, path = monge.load(folder / "run"), tmp_path / "rows.csv"
+    table().to_csv(path, index=False)
+    rows = run.split(path, "all", every=True)
+    done = run.complete_batch(rows.whole(), seed=0, implied=rows.implied)
+    table()[::-1].to_csv(path, index=False)  # as many rows of the same size
+    with pytest.raises(DataError, match=r"rows\.csv"):
+        completion.completed_table(run.view, rows, done, as_text=as_text)
 
 
 def test_arrays_keep_their_entries(tmp_path):

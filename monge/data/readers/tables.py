@@ -172,20 +172,41 @@ def read_files(
 def original_of(
     paths: Sequence[Path], name: str, options: Options, names: Sequence[str] = ()
 ) -> Original:
-    """The rows of files as they are, which are read again when they are asked for."""
+    """The rows of files as they are, which are read again when they are asked for, and refused if
+    a file changed since: its rows would stand beside those of another."""
+    states = [file_state(path) for path in paths]
+
+    def require_unchanged() -> None:
+        for path, state in zip(paths, states, strict=True):
+            if file_state(path) != state:
+                raise DataError(
+                    f"expected {path.name} as it was when it was opened, found it changed or "
+                    "gone; open it again"
+                )
 
     def read() -> pd.DataFrame:
         import pandas as pd
 
+        require_unchanged()
         return pd.DataFrame(read_files(paths, name, options).values, copy=False)
 
     def read_texts() -> delimited.TextRows:
+        require_unchanged()
         return delimited.TextRows(list(same_layouts(paths, options).items()))
 
     if is_arrow(paths[0]):
         return Original(tuple(names or arrow.names(paths[0])), cache(read))
     known = names or delimited.find_layout(paths[0], options).columns
     return Original(tuple(known), cache(read), cache(read_texts))
+
+
+def file_state(path: Path) -> tuple[int, int] | None:
+    """Size and time of the last change of a file; None if it is gone."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_size, about.st_mtime_ns
 
 
 def same_layouts(paths: Sequence[Path], options: Options) -> dict[Path, delimited.Layout]:
