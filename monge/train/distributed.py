@@ -10,6 +10,7 @@ process alone decides when to stop, evaluates and writes files.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import mmap
@@ -402,7 +403,15 @@ def join_workers() -> Workers:
             # torchrun keeps one store over restarts, and with it the addresses of dead workers
             store = dist.PrefixStore(f"attempt {os.environ.get(RESTARTS, '0')}", store)
             dist.init_process_group(store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        atexit.register(leave_workers)
     return Workers(rank, size)
+
+
+def leave_workers() -> None:
+    """End the connection before the interpreter ends: threads of it that are still there then
+    abort the process after all its work is done."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def was_restarted() -> bool:

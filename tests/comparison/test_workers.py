@@ -71,7 +71,7 @@ def test_stopping_a_comparison_stops_its_jobs(tmp_path, monkeypatch, way):
 
 def test_a_stopped_job_is_not_evaluated_and_resumes(tmp_path, monkeypatch):
     """The end of its standard input stops it after a step; it resumes later."""
-    subject = Comparison.create(make_plan("moons", ["made"], budget="60steps"), tmp_path / "out")
+    subject = Comparison.create(make_plan("moons", ["made"], budget="400steps"), tmp_path / "out")
     reading, writing = os.pipe()
     threading.Thread(target=worker.watch_parent, args=(os.fdopen(reading),), daemon=True).start()
     plain = worker.Run.train
@@ -93,9 +93,9 @@ def test_a_stopped_job_is_not_evaluated_and_resumes(tmp_path, monkeypatch):
             worker.run_job(*arguments)
     run = subject.folder / "autoregressive.made"
     assert not (run / RESULTS).exists()
-    assert monge.load(run).result["step"] < 60
+    assert monge.load(run).result["step"] < 400
     worker.run_job(*arguments)
-    assert (run / RESULTS).read_text() == "60"
+    assert (run / RESULTS).read_text() == "400"
 
 
 SCRIPT = """
