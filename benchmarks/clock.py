@@ -22,11 +22,17 @@ def timed(work: Work) -> float:
     return time.process_time() - start
 
 
-def alternate(works: Mapping[str, Work], rounds: int, warm: int = 1) -> Times:
-    """CPU times of functions run alternately (A/B/A/B), after `warm` unmeasured rounds."""
+def alternate(
+    works: Mapping[str, Work], rounds: int, warm: int = 1, again: bool = False
+) -> Times:
+    """CPU times of functions run alternately (A/B/A/B), after `warm` unmeasured rounds. With
+    `again` each runs once more right before every measured run, so that the system has handed out
+    the memory it takes: of tens of megabytes that can cost more than what is computed."""
     times: Times = {name: [] for name in works}
     for number in range(warm + rounds):
         for name, work in works.items():
+            if again:
+                work()
             spent = timed(work)
             if number >= warm:
                 times[name].append(spent)
