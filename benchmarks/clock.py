@@ -22,9 +22,7 @@ def timed(work: Work) -> float:
     return time.process_time() - start
 
 
-def alternate(
-    works: Mapping[str, Work], rounds: int, warm: int = 1, again: bool = False
-) -> Times:
+def alternate(works: Mapping[str, Work], rounds: int, warm: int = 1, again: bool = False) -> Times:
     """CPU times of functions run alternately (A/B/A/B), after `warm` unmeasured rounds. With
     `again` each runs once more right before every measured run, so that the system has handed out
     the memory it takes: of tens of megabytes that can cost more than what is computed."""
