@@ -43,8 +43,9 @@ def command(
     decode is (z, *given) -> x, in data units; predict is (*given) -> the mean, or probabilities;
     score is (x, *given) -> log p in nats, if it is exact. For diffusion, step is
     (z, t, s, noise, *given) -> (z at s < t, x): z and noise are (rows, D), t and s (rows,),
-    conditions come in the order of the run, a text followed by its length. This loop computes the
-    same samples as `monge sample RUN sampler=ddim steps=50`:
+    conditions come in the order of the run, a text followed by its length; with clusters=K a
+    uniform number per row (rows,), drawn before z, stands for them. This loop computes the same
+    samples as `monge sample RUN sampler=ddim steps=50`:
 
     \b
       step = torch.export.load("net.pt2").module()

@@ -21,6 +21,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...solve.k_means import k_means
 from ._base import (
     MAX_BATCH_ELEMENTS,
     ClosedFormModel,
@@ -132,7 +133,7 @@ class MixtureModel(ClosedFormModel):
         self.distributions.fit(rows)
         some = torch.randperm(len(rows))[: max(2 * MAX_BATCH_ELEMENTS // max(self.width, 1), 1000)]
         few = rows[some.to(rows.x.device)]
-        nearest = cluster(self.distributions.features(few.x, few.seen), self.config.components)
+        nearest = k_means(self.distributions.features(few.x, few.seen), self.config.components)
         self.update(self.statistics(few, one_hot(nearest, self.config.components)))
 
     def log_density(self, rows: FlatRows) -> Tensor:
@@ -188,24 +189,3 @@ def build_components(config: MixtureModel.Config, space: Space) -> DistributionS
     if space.is_plain:
         return build(space)
     return MixedGaussians(space, build, size, config.pseudo)
-
-
-def cluster(points: Tensor, size: int, sweeps: int = 10) -> Tensor:
-    """The cluster of each of the points (N, F): k-means from k-means++ seeds (Arthur and
-    Vassilvitskii, 2007)."""
-    square = points.square().sum(1, keepdim=True)
-
-    def distance(centres: Tensor) -> Tensor:
-        return (square - 2 * points @ centres.T + centres.square().sum(1)).clamp_min(0)  # (N, K)
-
-    centres = points[torch.randint(len(points), (1,))]
-    nearest = distance(centres)[:, 0]
-    for _ in range(size - 1):
-        seed = points[torch.multinomial(nearest + 1e-9, 1)]
-        centres = torch.cat([centres, seed])
-        nearest = nearest.minimum(distance(seed)[:, 0])
-    for _ in range(sweeps):
-        member = one_hot(distance(centres).argmin(1), size).to(points)  # (N, K)
-        count = member.sum(0)[:, None]
-        centres = torch.where(count > 0, member.T @ points / count.clamp_min(1), centres)
-    return distance(centres).argmin(1)

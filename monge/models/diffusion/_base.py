@@ -31,6 +31,7 @@ from ...prob.row_embedding import TABLE_KINDS
 from ...solve.jacobian_trace import mean_and_error, sample_probes
 from ...solve.ode import Solver
 from .._ordering import check_no_missing
+from ._clusters import Clusters
 from ._conditioning import ConditionEncoder, Conditioning
 from ._denoisers import Denoiser, MLPDenoiser, UNetDenoiser
 from ._likelihood import (
@@ -48,6 +49,8 @@ from ._units import MAX_ENUMERATED_LEVELS, FirstEstimate, Units, units_of
 
 SMALL_DATA_ROWS = 5000
 """Rows below which the default network is small."""
+CLUSTERS = 512
+"""Clusters of large images by default."""
 HIGH_DIMENSIONAL_ENTRIES, FIRST_LEVEL_SIDE = 2048, 32
 """Numbers of a large image, pixels times channels, from which its network has few channels at full
 resolution; and the positions to a side of the first level of that network."""
@@ -105,6 +108,13 @@ def default_target(space: Space) -> NetworkTarget:
     return "residual" if few or grey or space.kind in TABLE_KINDS else "velocity"
 
 
+def default_clusters(space: Space) -> int:
+    """Clusters of large images without conditions: what they show is hard to learn. Of samples of
+    MNIST after 100 seconds a classifier recognised 56 % without, 86 % with 128, 91 % with 512."""
+    enough = space.rows >= SMALL_DATA_ROWS
+    return CLUSTERS if is_large_image(space) and enough and not space.given else 0
+
+
 def default_recipe(space: Space) -> TrainConfig:
     """The training config; weights are averaged over up to ten thousand steps. Small tables have
     large batches too: a step costs little more, and with a few rows at each noise level the rates
@@ -150,9 +160,20 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         """What the network predicts: x0, noise, score, velocity, or residual, the part of x that
         an entry's own noisy value does not determine, which for tables is that of the logits of
         names. Each determines the others; they differ in their initialisation and weighting."""
+        clusters: Annotated[int, Range(0)] = 0
+        """Clusters of similar rows (k-means), of which one is drawn before a row; the network is
+        told which. For models without conditions; 0 for none."""
         optional_first: bool = False
         """Tables: whether a cell is empty is decided at more noise than what other cells hold, so
         that how often it is does not depend on how well these are modelled."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.clusters and not self.drop:
+                raise UsageError(
+                    f"clusters={self.clusters} expects drop above 0, since scores and guidance "
+                    "also use the network without a cluster, found drop=0; give drop=0.1"
+                )
 
     class LikelihoodConfig(BaseConfig):
         method: Literal["bound", "consistency", "ode"] = "bound"
@@ -176,9 +197,15 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         super().__init__(config, space)
         self.name = type(self).__name__.lower()
         self.units = units_of(space, config.optional_first)
-        self.condition_encoder = ConditionEncoder(space)
+        if config.clusters and space.given:
+            raise UsageError(
+                f"clusters={config.clusters} expects a model without conditions, found "
+                f"{', '.join(space.given)}; give clusters=0"
+            )
+        self.clusters = Clusters(config.clusters, self.units.width) if config.clusters else None
+        self.condition_encoder = ConditionEncoder(space, config.clusters)
         outputs, residual = 2 if self.learns_variance else 1, config.target == "residual"
-        self.entrywise = self.units.denoiser() if residual else None
+        self.entrywise = self.units.denoiser(config.clusters) if residual else None
         guess = residual and self.entrywise is not None and self.entrywise.gives_guess
         self.net: Denoiser = config.net.build(
             self.units.network_space(residual), self.condition_encoder, outputs, guess
@@ -203,7 +230,9 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         spread = (alpha.square() + sigma.square()).sqrt()
         first = FirstEstimate(z / spread, None, lambda out: (out, None))
         if self.entrywise is not None:
-            first = self.entrywise.estimate(z, alpha, sigma, conditions.allowed)
+            first = self.entrywise.estimate(
+                z, alpha, sigma, conditions.allowed, conditions.cluster
+            )
         out, share = self.net(first.z, log_snr, conditions, first.guess), None
         if self.learns_variance:
             out, share = out.chunk(2, 1)
@@ -219,13 +248,22 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
 
     def initialise_from_data(self, batch: Batch) -> None:
         self.units.fit(batch.x)
+        y, cluster = self.to_units(batch), None
+        if self.clusters is not None:
+            self.clusters.fit(y)
+            cluster = self.clusters.nearest(y)
         if self.entrywise is not None:
-            self.entrywise.fit(self.to_units(batch))
+            self.entrywise.fit(y, cluster)
+
+    def row_conditions(self, batch: Batch) -> Conditioning:
+        """The conditions of rows, and their clusters."""
+        nearest = None if self.clusters is None else self.clusters.nearest(self.to_units(batch))
+        return self.encode_conditions(batch.given, len(batch), nearest)
 
     def drop_conditions(self, batch: Batch) -> Conditioning:
         """The conditions of a training batch, dropped in a random fraction of rows."""
-        conditions = self.encode_conditions(batch.given, len(batch))
-        if not (self.space.given and self.config.drop):
+        conditions = self.row_conditions(batch)
+        if not (self.condition_encoder.width and self.config.drop):
             return conditions
         keep = torch.rand(len(batch), device=batch.x.device) >= self.config.drop
         return conditions.keep_rows(keep)
@@ -250,7 +288,7 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
 
     def score(self, batch: Batch | Tensor, t: Tensor | None = None) -> Tensor:
         """Score of x + (sigma / alpha) noise, the noise in standardised units, at times t (B,), or
-        of x at t = 0."""
+        of x at t = 0; with clusters that of the network without one."""
         batch = as_batch(batch)
         if not isinstance(self.units, Units):
             raise UsageError(
@@ -363,7 +401,10 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
 
     def likelihood_inputs(self, batch: Batch, seed: int) -> LikelihoodInputs:
         """What the likelihoods of these rows are computed from."""
-        y, conditions = self.to_units(batch), self.encode_conditions(batch.given, len(batch))
+        y, conditions = self.to_units(batch), self.row_conditions(batch)
+        detail = self.units.detail(batch.x)
+        if self.clusters is not None:
+            detail = detail + self.clusters.log_share(y)
         return LikelihoodInputs(
             lambda z, log_snr: self.predict_at(z, log_snr, conditions),
             self.schedule,
@@ -373,7 +414,7 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
             seed,
             self.steps,
             self.variance,
-            self.units.detail(batch.x),
+            detail,
         )
 
     def chunks(self, batch: Batch) -> list[Batch]:

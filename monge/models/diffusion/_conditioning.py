@@ -5,7 +5,8 @@ networks with cross-attention.
 
 Training with the conditions dropped in a fraction of rows also fits the unconditional
 distribution (classifier-free guidance: Ho & Salimans 2022). Where conditions are dropped, all
-encodings are 0 and a flag marks the row as unconditional.
+encodings are 0 and a flag marks the row as unconditional. The cluster of a row (`_clusters`) is
+encoded, and dropped, as a condition is.
 """
 
 from __future__ import annotations
@@ -25,17 +26,23 @@ from ...nn.unet import TokenSequence
 
 TEXT_ENCODER = TransformerEncoder.Config(width=64, depth=2, heads=4, positions="sinusoidal")
 """The network that encodes a text."""
+CLUSTER_WIDTH = 64
+"""Entries of the encoding of a cluster."""
+NO_CLUSTER = -1
+"""The cluster of rows without one."""
 
 
 @dataclass(frozen=True)
 class Conditioning:
     """Encoded conditions: a vector per row, maps stacked on the event as channels, and the
-    encoded tokens of texts; of tables also the components that the cells may have."""
+    encoded tokens of texts; of tables also the components that the cells may have, and of models
+    with clusters that of each row, NO_CLUSTER where it is unconditional."""
 
     vector: Tensor  # (B, width)
     maps: Tensor  # (B, channels, *sides), or (B, 0) without maps
     tokens: TokenSequence | None = None
     allowed: Tensor | None = None  # (B, components)
+    cluster: Tensor | None = None  # (B,)
 
     def keep_rows(self, keep: Tensor) -> Conditioning:
         """The same with all rows but those in `keep` (B,) unconditional: encodings are 0, and one
@@ -48,7 +55,10 @@ class Conditioning:
         if tokens is not None:
             length = torch.where(keep, token_counts(tokens), 1)
             tokens = TokenSequence(masked(tokens.steps), length)
-        return Conditioning(masked(self.vector), masked(self.maps), tokens, self.allowed)
+        cluster = self.cluster
+        if cluster is not None:
+            cluster = torch.where(keep, cluster, NO_CLUSTER)
+        return Conditioning(masked(self.vector), masked(self.maps), tokens, self.allowed, cluster)
 
     def take(self, rows: Tensor) -> Conditioning:
         """Some of the rows."""
@@ -57,7 +67,8 @@ class Conditioning:
             length = None if tokens.length is None else tokens.length[rows]
             tokens = TokenSequence(tokens.steps[rows], length)
         allowed = None if self.allowed is None else self.allowed[rows]
-        return Conditioning(self.vector[rows], self.maps[rows], tokens, allowed)
+        cluster = None if self.cluster is None else self.cluster[rows]
+        return Conditioning(self.vector[rows], self.maps[rows], tokens, allowed, cluster)
 
     def concat(self, other: Conditioning) -> Conditioning:
         """The rows of both, one after the other."""
@@ -70,11 +81,15 @@ class Conditioning:
         allowed = None
         if self.allowed is not None and other.allowed is not None:
             allowed = torch.cat([self.allowed, other.allowed])
+        cluster = None
+        if self.cluster is not None and other.cluster is not None:
+            cluster = torch.cat([self.cluster, other.cluster])
         return Conditioning(
             torch.cat([self.vector, other.vector]),
             torch.cat([self.maps, other.maps]),
             tokens,
             allowed,
+            cluster,
         )
 
 
@@ -90,7 +105,8 @@ class ConditionEncoder(nn.Module):
     """Conditions to `Conditioning`. Image conditions of images, and sequence conditions of
     sequences, become maps resized to the sides of the event; all others become a vector.
 
-    width: entries of the vector; token_width: entries of a token; max_tokens: number of tokens.
+    width: entries of the vector; token_width: entries of a token; max_tokens: number of tokens;
+    clusters: number of clusters, of which a row without conditions has one.
     """
 
     width: int
@@ -98,7 +114,7 @@ class ConditionEncoder(nn.Module):
     token_width: int
     max_tokens: int
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, clusters: int = 0) -> None:
         super().__init__()
         self.space, self.sides = space, map_sides(space)
         given = space.given.items()
@@ -112,12 +128,16 @@ class ConditionEncoder(nn.Module):
         self.token_width = TEXT_ENCODER.width if self.text_names else 0
         self.max_tokens = sum(space.given[name].shape[0] for name in self.text_names)
         width = self.rest.width + TEXT_ENCODER.width * len(self.text_names)
-        self.width = width + 1 if given else 0  # with the flag
+        self.cluster = nn.Embedding(clusters, CLUSTER_WIDTH) if clusters else None
+        width += CLUSTER_WIDTH if clusters else 0
+        self.width = width + 1 if given or clusters else 0  # with the flag
         self.channels = sum(map_channels(space.given[name]) for name in self.map_names)
 
-    def forward(self, given: Mapping[str, Batch], n: int) -> Conditioning:
+    def forward(
+        self, given: Mapping[str, Batch], n: int, cluster: Tensor | None = None
+    ) -> Conditioning:
         given = broadcast_conditions(given, self.space, n)
-        if not self.width:
+        if not given and cluster is None:
             return self.empty(n)
         texts: list[TokenSequence] = [
             reader(given[name]) for name, reader in zip(self.text_names, self.readers, strict=True)
@@ -127,10 +147,14 @@ class ConditionEncoder(nn.Module):
             self.as_map(name, features(given[name]))
             for name, features in zip(self.map_names, self.features, strict=True)
         ]
+        clusters = []
+        if self.cluster is not None and cluster is not None:
+            clusters = [self.cluster(cluster)]
         return Conditioning(
-            torch.cat([one, rest, *map(mean_token, texts)], 1),
+            torch.cat([one, rest, *map(mean_token, texts), *clusters], 1),
             torch.cat(maps, 1) if maps else self.rest.nothing.expand(n, 0),
             concat_texts(texts) if texts else None,
+            cluster=cluster,
         )
 
     def empty(self, n: int) -> Conditioning:

@@ -6,7 +6,8 @@ r"""One sampling step as a module of tensors, for other runtimes.
     _, x = step(z, 0, 0, noise, *given)
 
 samples what `sampler=ddim` does with the same noise and times. z is scaled to preserve variance,
-whatever the family of the schedule.
+whatever the family of the schedule. A model with clusters has no conditions, but a uniform number
+per row, from which the cluster of the row follows and which is drawn before the noise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class ExportedStep(nn.Module):
     """(z, t, s, noise, *given) to z at s < t, and to a sample x ~ p(x | z_t) made with the noise.
 
     z and noise are (B, D), t and s (B,), conditions (B, ...) in the order of the run's. A
-    condition of variable length, such as a text, is followed by its lengths, (B,).
+    condition of variable length, such as a text, is followed by its lengths, (B,). With clusters
+    a uniform number (B,) stands for the conditions.
     """
 
     def __init__(self, model: DiffusionSampling) -> None:
@@ -38,9 +40,13 @@ class ExportedStep(nn.Module):
         self, z: Tensor, t: Tensor, s: Tensor, noise: Tensor, *given: Tensor
     ) -> tuple[Tensor, Tensor]:
         model, schedule, units = self.model, self.model.schedule, self.model.units
-        parts = batches(model.space.given, given)
+        parts, cluster = {}, None
+        if model.clusters is None:
+            parts = batches(model.space.given, given)
+        else:
+            cluster = model.clusters.draw(*given)
         z = schedule.spread(t)[:, None] * z
-        prediction = model.predict(z, t, model.encode_conditions(parts, z.shape[0]))
+        prediction = model.predict(z, t, model.encode_conditions(parts, z.shape[0], cluster))
         if units.discrete:
             prediction = prediction.map_x0(units.clamp)
         z_s = schedule.alpha(s)[:, None] * prediction.x0
@@ -58,6 +64,8 @@ class ExportedStep(nn.Module):
         t = z.new_full((EXAMPLE_ROWS,), 0.5)
         given = example_inputs(model.space.given, z)
         names = ("z", "t", "s", "noise", *input_names(model.space.given))
+        if model.clusters is not None:
+            given, names = (t.clone(),), (*names, "uniform")
         return (
             cls(model).eval(),
             (z, t, t / 2, z.clone(), *given),

@@ -112,13 +112,15 @@ def guided_predictor(
     n: int,
     options: DiffusionSampling.SamplingConfig,
     allowed: Tensor | None = None,
+    cluster: Tensor | None = None,
 ) -> Predict:
     """The prediction function of a sampler: the model with the requested guidance; `allowed`
-    (n, components) are the components that the cells of a table may have."""
+    (n, components) are the components that the cells of a table may have, `cluster` (n,) the
+    clusters of the rows."""
     guidance, classifier = options.guidance, guiding_classifier(model, options)
     if classifier is None:
         return clip_estimates(
-            model, options, classifier_free_guidance(model, given, n, guidance, allowed)
+            model, options, classifier_free_guidance(model, given, n, guidance, allowed, cluster)
         )
     label = classifier.space.name
     if label not in given:
@@ -153,13 +155,14 @@ def classifier_free_guidance(
     n: int,
     guidance: Guidance,
     allowed: Tensor | None = None,
+    cluster: Tensor | None = None,
 ) -> Predict:
     """gamma times the conditional and 1 - gamma times the unconditional prediction."""
     if guidance.strength != 1:
         check_classifier_free(model)
     if guidance.ignores_conditions:
         return unguided(model, replace(model.condition_encoder.empty(n), allowed=allowed))
-    conditions = replace(model.encode_conditions(given, n), allowed=allowed)
+    conditions = replace(model.encode_conditions(given, n, cluster), allowed=allowed)
     none = torch.zeros(n, dtype=torch.bool, device=conditions.vector.device)
     both = conditions.concat(conditions.keep_rows(none))
 
@@ -176,7 +179,7 @@ def classifier_free_guidance(
 
 def check_classifier_free(model: DiffusionSampling) -> None:
     """Raise a UsageError if classifier-free guidance is impossible."""
-    if not model.space.given:
+    if not model.condition_encoder.width:
         raise UsageError(
             f"gamma expects a conditional model, found a {model.name} without conditions; "
             "fit it with --given, or name a classifier with guide=RUN"

@@ -62,7 +62,8 @@ class LikelihoodInputs:
     seed: int
     steps: int = 0  # T; 0 is continuous time
     variance: str = "posterior"
-    detail: Tensor | float = 0.0  # (B,): log p(x | y) of what y does not hold of x
+    # (B,): log p(x | y) of what y does not hold of x, and log p(k) of its cluster
+    detail: Tensor | float = 0.0
 
     @property
     def has_own_variance(self) -> bool:

@@ -31,6 +31,7 @@ from ...core.config import Range, RunRef
 from ...core.errors import DataError, UsageError
 from ...core.model import Model
 from ...prob.noise_schedule import NoiseProcess
+from ._clusters import Clusters
 from ._conditioning import ConditionEncoder, Conditioning
 from ._export import ExportedStep
 from ._guidance import Guidance, guided_predictor
@@ -147,6 +148,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     config: Config
     name: str
     units: EventUnits
+    clusters: Clusters | None
     condition_encoder: ConditionEncoder
     schedule: NoiseProcess
     steps: int = 0
@@ -159,9 +161,29 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         """The prediction at z (B, D) and times t (B,); without conditions, the unconditional
         one."""
 
-    def encode_conditions(self, given: Given | None, n: int) -> Conditioning:
-        """The encoded conditions of n rows."""
-        return self.condition_encoder(given or {}, n)
+    def encode_conditions(
+        self, given: Given | None, n: int, cluster: Tensor | None = None
+    ) -> Conditioning:
+        """The encoded conditions of n rows, and their clusters (n,), if any."""
+        return self.condition_encoder(given or {}, n, cluster)
+
+    def draw_clusters(self, n: int, generator: Generator | None) -> Tensor | None:
+        """The clusters of n samples, (n,); None for a model without clusters."""
+        if self.clusters is None:
+            return None
+        return self.clusters.draw(self.uniform(n, generator))
+
+    def uniform(self, n: int, generator: Generator | None) -> Tensor:
+        """A uniform number per row, (n,)."""
+        like = self.units.like
+        return torch.rand(n, generator=generator, dtype=like.dtype, device=like.device)
+
+    def sampling_predictor(
+        self, n: int, given: Given | None, options: SamplingConfig, generator: Generator | None
+    ) -> Predict:
+        """The prediction function of n samples, with guidance and their clusters."""
+        cluster = self.draw_clusters(n, generator)
+        return guided_predictor(self, given or {}, n, options, cluster=cluster)
 
     def sample_prior(self, n: int, generator: Generator | None) -> Tensor:
         """z_1 ~ N(0, (alpha_1^2 + sigma_1^2) I), (n, D)."""
@@ -178,7 +200,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     ) -> Iterator[Tensor]:
         """The estimate of x at every step, and the sample at last."""
         settings = self.sampling_options(options)
-        predict = guided_predictor(self, given or {}, n, settings)
+        predict = self.sampling_predictor(n, given, settings, generator)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         path = sampler.sample(predict, self.schedule, z, generator, grid=self.steps)
         yield from self.decode_path(path, predict, generator)
@@ -221,7 +243,8 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         """With `noise` or `edit` every entry is sampled anew, starting from the given rows."""
         settings, observed = self.sampling_options(options), batch.observed_mask
         allowed = self.units.allowed(observed)
-        predict = guided_predictor(self, batch.given, len(batch), settings, allowed)
+        cluster = self.clusters_given(batch, settings, generator)
+        predict = guided_predictor(self, batch.given, len(batch), settings, allowed, cluster)
         if not self.keeps_observed(options):
             path = self.denoising_path(batch, predict, settings, generator)
             return [*self.decode_path(path, predict, generator)][-1]
@@ -239,6 +262,20 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         )
         *_, x = self.decode_path(path, predict, generator, allowed)
         return torch.where(observed, batch.x.to(x), x)
+
+    def clusters_given(
+        self, batch: Batch, options: SamplingConfig, generator: Generator | None
+    ) -> Tensor | None:
+        """Clusters drawn given what is seen of rows, (B,); None for a model without clusters."""
+        if self.clusters is None:
+            return None
+        seen = batch.observed_mask
+        y = self.noisy_units(torch.where(seen, batch.x, self.units.typical.to(batch.x)))
+        deviation = y.new_zeros(y.shape[1])
+        if options.noise and isinstance(self.units, Units):
+            deviation = options.noise / self.units.scale
+        uniform = self.uniform(len(batch), generator)
+        return self.clusters.draw_given(y, self.units.expand_mask(seen), deviation, uniform)
 
     def denoising_path(
         self, batch: Batch, predict: Predict, options: SamplingConfig, generator: Generator | None

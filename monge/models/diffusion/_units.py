@@ -74,6 +74,8 @@ MAX_ENUMERATED_LEVELS, MIN_RUNS = 64, 8
 holds at most this part of more levels."""
 PSEUDO_ROWS = 2.0
 """Weight of the frequencies over all entries in those of one entry, in rows."""
+CLUSTER_PSEUDO_ROWS = 10.0
+"""Weight of the frequencies over all rows in those of a cluster, in rows."""
 EMPTY_DISTANCE = 12.0
 """Distance of the point of an empty cell from those of values, if such cells are decided first: so
 far that they are where names have a 36th of the SNR that they need."""
@@ -145,8 +147,8 @@ class EventUnits(nn.Module, abc.ABC):
         """An event inside the data, (1, *event)."""
 
     @abc.abstractmethod
-    def denoiser(self) -> OwnDenoiser:
-        """The estimate of each entry by its own noisy value alone."""
+    def denoiser(self, clusters: int = 0) -> OwnDenoiser:
+        """The estimate of each entry by its own noisy value, and of levels by the cluster."""
 
     @abc.abstractmethod
     def network_space(self, residual: bool) -> Space:
@@ -176,14 +178,20 @@ class OwnDenoiser(nn.Module, abc.ABC):
     """Whether the network reads its estimate as a second input."""
 
     @abc.abstractmethod
-    def fit(self, y: Tensor) -> None:
-        """Set frequencies from training rows (B, width)."""
+    def fit(self, y: Tensor, cluster: Tensor | None = None) -> None:
+        """Set frequencies from training rows (B, width) and their clusters (B,)."""
 
     @abc.abstractmethod
     def estimate(
-        self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
+        self,
+        z: Tensor,
+        alpha: Tensor,
+        sigma: Tensor,
+        allowed: Tensor | None = None,
+        cluster: Tensor | None = None,
     ) -> FirstEstimate:
-        """For z (B, width), alpha and sigma (B, 1), and the components that tables may have."""
+        """For z (B, width), alpha and sigma (B, 1), the components that the cells of tables may
+        have, and the clusters of the rows (B,), below 0 of rows without one."""
 
 
 class Units(EventUnits):
@@ -245,8 +253,8 @@ class Units(EventUnits):
     def typical(self) -> Tensor:
         return self.to_data(torch.zeros_like(self.scale)[None])
 
-    def denoiser(self) -> OwnDenoiser:
-        return EntrywiseDenoiser(self.space, self)
+    def denoiser(self, clusters: int = 0) -> OwnDenoiser:
+        return EntrywiseDenoiser(self.space, self, clusters)
 
     def network_space(self, residual: bool) -> Space:
         return self.space
@@ -353,7 +361,7 @@ class EmbeddedRowUnits(EventUnits):
         known = observed.reshape(len(observed), -1)[:, self.rows.column]
         return known | ~self.rows.empty
 
-    def denoiser(self) -> OwnDenoiser:
+    def denoiser(self, clusters: int = 0) -> OwnDenoiser:
         return ColumnDenoiser(self)
 
     def network_space(self, residual: bool) -> Space:
@@ -402,13 +410,14 @@ class EntrywiseDenoiser(OwnDenoiser):
     """Mean and standard deviation of each entry given its own noisy value, each (B, D)."""
 
     log_frequencies: Tensor
+    cluster_log_frequencies: Tensor
     run: Tensor
     points: Tensor
     variances: Tensor
 
-    def __init__(self, space: Space, units: Units) -> None:
+    def __init__(self, space: Space, units: Units, clusters: int = 0) -> None:
         super().__init__()
-        self.units, self.in_runs = units, False
+        self.units, self.in_runs, self.clusters = units, False, clusters
         if not units.discrete:
             return
         run = runs_of_levels(units.top)  # (levels,)
@@ -419,6 +428,9 @@ class EntrywiseDenoiser(OwnDenoiser):
         scale = units.scale if (units.scale != units.scale[0]).any() else units.scale[:1]
         variances = (size.square() - 1)[:, None] / (12 * scale.square())  # (K, D) or (K, 1)
         self.register_buffer("log_frequencies", uniform.clone())  # (D, K)
+        if clusters:
+            each = uniform.T.expand(clusters, -1, -1)
+            self.register_buffer("cluster_log_frequencies", each.clone())  # (clusters, K, D)
         self.register_buffer("run", run, persistent=False)
         self.register_buffer(
             "points", (centre[:, None] - units.shift) / units.scale, persistent=False
@@ -426,45 +438,75 @@ class EntrywiseDenoiser(OwnDenoiser):
         self.register_buffer("variances", variances, persistent=False)
 
     @torch.no_grad()
-    def fit(self, y: Tensor) -> None:
+    def fit(self, y: Tensor, cluster: Tensor | None = None) -> None:
         if not self.units.discrete:
             return
         levels = (self.units.shift + self.units.scale * y).round().long()
         codes = self.run[levels]  # (B, D)
-        counts = torch.zeros_like(self.log_frequencies)
-        counts.scatter_add_(1, codes.T, torch.ones_like(codes.T, dtype=counts.dtype))
+        counts = self.counts(codes)
         overall = counts.sum(0) + torch.bincount(self.run)
         counts += PSEUDO_ROWS * overall / overall.sum()
-        self.log_frequencies.copy_((counts / counts.sum(1, keepdim=True)).log())
+        share = counts / counts.sum(1, keepdim=True)
+        self.log_frequencies.copy_(share.log())
+        if cluster is None:
+            return
+        for k, found in enumerate(self.cluster_log_frequencies):
+            own = self.counts(codes[cluster == k]) + CLUSTER_PSEUDO_ROWS * share
+            found.copy_((own / own.sum(1, keepdim=True)).log().T)
+
+    def counts(self, codes: Tensor) -> Tensor:
+        """How many of the rows (B, D) have each run, (D, K)."""
+        counts = torch.zeros_like(self.log_frequencies)
+        return counts.scatter_add_(1, codes.T, torch.ones_like(codes.T, dtype=counts.dtype))
 
     def estimate(
-        self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
+        self,
+        z: Tensor,
+        alpha: Tensor,
+        sigma: Tensor,
+        allowed: Tensor | None = None,
+        cluster: Tensor | None = None,
     ) -> FirstEstimate:
         spread = (alpha.square() + sigma.square()).sqrt()
         if self.in_runs:
-            mean, shift = self.posterior(z, alpha, sigma).mean, sigma / alpha
+            mean, shift = self.posterior(z, alpha, sigma, cluster).mean, sigma / alpha
             return FirstEstimate(
                 z / spread,
                 mean,
-                lambda out: (self.posterior(z + shift * out, alpha, sigma).mean, None),
+                lambda out: (
+                    self.posterior(z + shift * out, alpha, sigma, cluster).mean,
+                    None,
+                ),
             )
-        mean, deviation = self(z, alpha, sigma)
+        mean, deviation = self(z, alpha, sigma, cluster)
         return FirstEstimate(z / spread, mean, lambda out: (mean + deviation * out, None))
 
-    def forward(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, z: Tensor, alpha: Tensor, sigma: Tensor, cluster: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         if not self.units.discrete:
             square = alpha.square() + sigma.square()
             return alpha * z / square, (sigma / square.sqrt()).expand_as(z)
-        found = self.posterior(z, alpha, sigma)
+        found = self.posterior(z, alpha, sigma, cluster)
         spread = (found.means - found.mean[:, None]).square() + found.variances
         return found.mean, (found.weights * spread).sum(1).clamp_min(MIN_VARIANCE).sqrt()
 
-    def posterior(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> RunPosterior:
-        """The runs of each level given its noisy value."""
+    def prior(self, cluster: Tensor | None) -> Tensor:
+        """The log-frequencies of the runs, of the rows' clusters if they have some, (K, D) or
+        (B, K, D)."""
+        if cluster is None:
+            return self.log_frequencies.T
+        own = self.cluster_log_frequencies[cluster.clamp_min(0)]
+        return torch.where((cluster < 0)[:, None, None], self.log_frequencies.T, own)
+
+    def posterior(
+        self, z: Tensor, alpha: Tensor, sigma: Tensor, cluster: Tensor | None = None
+    ) -> RunPosterior:
+        """The runs of each level given its noisy value, and the cluster of its row."""
         alpha, sigma = alpha[..., None], sigma[..., None]  # (B, 1, 1)
         noisy = alpha.square() * self.variances + sigma.square()  # (B, K, D) or (B, K, 1)
         apart = z[:, None] - alpha * self.points  # (B, K, D)
-        evidence = (self.log_frequencies.T - 0.5 * noisy.log()) - apart.square() * (0.5 / noisy)
+        evidence = (self.prior(cluster) - 0.5 * noisy.log()) - apart.square() * (0.5 / noisy)
         weights = torch.softmax(evidence, 1)
         means = self.points + (alpha * self.variances / noisy) * apart
         return RunPosterior(
@@ -506,11 +548,16 @@ class ColumnDenoiser(OwnDenoiser):
         super().__init__()
         self.owner = (units,)  # a tuple, since the model has the units as a part already
 
-    def fit(self, y: Tensor) -> None:
+    def fit(self, y: Tensor, cluster: Tensor | None = None) -> None:
         """The embedding, which is fitted before, holds the shares."""
 
     def estimate(
-        self, z: Tensor, alpha: Tensor, sigma: Tensor, allowed: Tensor | None
+        self,
+        z: Tensor,
+        alpha: Tensor,
+        sigma: Tensor,
+        allowed: Tensor | None = None,
+        cluster: Tensor | None = None,
     ) -> FirstEstimate:
         rows, damped = self.owner[0].rows, self.owner[0].damped
         square = alpha.square() + sigma.square()

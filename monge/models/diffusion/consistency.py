@@ -115,7 +115,7 @@ class Consistency(Model, CanSample, CanStream):
     def loss(self, batch: Batch) -> Losses:
         """f at two neighbouring times of a trajectory, with the same dropout."""
         y, (s, t) = self.diffusion.to_units(batch), self.sample_times(len(batch), batch.step)
-        conditions = self.diffusion.encode_conditions(batch.given, len(batch))
+        conditions = self.diffusion.row_conditions(batch)
         noise = torch.randn_like(y)
         z_s, z_t = (self.noised(y, noise, each) for each in (s, t))
         with torch.no_grad():
@@ -164,7 +164,8 @@ class Consistency(Model, CanSample, CanStream):
         """z_0 (n, D) after every evaluation of the network."""
         options = options or self.SamplingConfig()
         assert isinstance(options, self.SamplingConfig), "expected sampling options"
-        conditions = self.diffusion.encode_conditions(given, n)
+        clusters = self.diffusion.draw_clusters(n, generator)
+        conditions = self.diffusion.encode_conditions(given, n, clusters)
         z, noising = self.diffusion.sample_prior(n, generator), self.schedule
         times = spaced_times("middle", noising, z, 1.0, options.steps)  # (steps + 1,)
         for place, t in enumerate(times[:-1]):
@@ -198,7 +199,7 @@ class Consistency(Model, CanSample, CanStream):
     def teacher_predictor(self, batch: Batch) -> Predict:
         """The predictions of the teacher given the conditions of these rows."""
         teacher = check_teacher(self.parts["teacher"], self.space)
-        return unguided(teacher, teacher.encode_conditions(batch.given, len(batch)))
+        return unguided(teacher, teacher.row_conditions(batch))
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

@@ -29,9 +29,14 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import NoiseSchedule
 from ...prob.row_embedding import TABLE_KINDS
-from ._base import Diffusion, default_network, default_recipe, default_target
+from ._base import (
+    Diffusion,
+    default_clusters,
+    default_network,
+    default_recipe,
+    default_target,
+)
 from ._denoisers import MLPDenoiser
-from ._guidance import guided_predictor
 from ._likelihood import enclosing_step, entrywise_step_kl
 from ._parameterisation import DenoiserPrediction, regression_target
 from ._units import max_log_snr
@@ -113,7 +118,7 @@ class DDPM(Diffusion):
     ) -> Tensor:
         """Sample z_1 ~ p(z_1), z_s ~ p(z_s | z_t) along the sampler, and x ~ p(x | z_0)."""
         settings = self.sampling_options(options)
-        predict = guided_predictor(self, given or {}, n, settings)
+        predict = self.sampling_predictor(n, given, settings, generator)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
             z = z_s
@@ -174,7 +179,12 @@ class DDPM(Diffusion):
                 net=net, target=target, schedule=schedule, weight="elbo", optional_first=True
             )
         else:
-            config = cls.Config(net=net, target=target, schedule=NoiseSchedule.Config(high=high))
+            config = cls.Config(
+                net=net,
+                target=target,
+                schedule=NoiseSchedule.Config(high=high),
+                clusters=default_clusters(space),
+            )
         return Defaults(config, default_recipe(space))
 
     @classmethod

@@ -104,7 +104,7 @@ class Distilled(Model, CanSample, CanStream):
         if batch.step < self.first:
             return self.diffusion.loss(batch)
         y, count = self.diffusion.to_units(batch), self.student_steps(batch.step)
-        conditions = self.diffusion.encode_conditions(batch.given, len(batch))
+        conditions = self.diffusion.row_conditions(batch)
         place = (self.diffusion.stratified_times(len(y)) * count).floor().clamp(max=count - 1)
         s, middle, t = (((place + share) / count)[:, None] for share in (0, 0.5, 1))
         z = self.schedule.alpha(t) * y + self.schedule.sigma(t) * torch.randn_like(y)
@@ -165,7 +165,8 @@ class Distilled(Model, CanSample, CanStream):
         """z and the estimate of x (n, D) after every step."""
         options = options or self.SamplingConfig()
         assert isinstance(options, self.SamplingConfig), "expected sampling options"
-        predict = unguided(self.diffusion, self.diffusion.encode_conditions(given, n))
+        clusters = self.diffusion.draw_clusters(n, generator)
+        predict = unguided(self.diffusion, self.diffusion.encode_conditions(given, n, clusters))
         sampler = DDIM.Config(steps=options.steps or int(self.trained_steps)).build()
         z = self.diffusion.sample_prior(n, generator)
         return sampler.sample(predict, self.schedule, z, generator)

@@ -29,7 +29,6 @@ from ...solve.jacobian_trace import exact_trace, hutchinson_trace
 from ._base import Diffusion, NetworkTarget, default_network, default_recipe
 from ._conditioning import Conditioning
 from ._denoisers import MLPDenoiser
-from ._guidance import guided_predictor
 from ._likelihood import alpha_sigma_columns
 from ._samplers import Langevin, Sampler
 from ._units import max_log_snr
@@ -86,7 +85,7 @@ class ScoreSDE(Diffusion):
     ) -> Tensor:
         """Sample z_1 ~ p(z_1), follow the scores to z_0, and sample x ~ p(x | z_0)."""
         settings = self.sampling_options(options)
-        predict = guided_predictor(self, given or {}, n, settings)
+        predict = self.sampling_predictor(n, given, settings, generator)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
             z = z_s

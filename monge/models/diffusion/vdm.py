@@ -33,7 +33,6 @@ from ...prob.noise_schedule import Family, NoiseProcess, check_final_log_snr
 from ...prob.row_embedding import TABLE_KINDS
 from ._base import Diffusion, NetworkTarget, default_network, default_recipe, default_target
 from ._denoisers import MLPDenoiser
-from ._guidance import guided_predictor
 from ._likelihood import LikelihoodInputs, enclosing_step, prior_kl, reconstruction
 from ._parameterisation import regression_target
 from ._units import max_log_snr
@@ -180,7 +179,7 @@ class VDM(Diffusion):
     ) -> Tensor:
         """Sample z_1 ~ p(z_1), z_s ~ p(z_s | z_t) along the sampler, and x ~ p(x | z_0)."""
         settings = self.sampling_options(options)
-        predict = guided_predictor(self, given or {}, n, settings)
+        predict = self.sampling_predictor(n, given, settings, generator)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
             z = z_s
