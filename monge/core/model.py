@@ -10,7 +10,7 @@ import abc
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -189,6 +189,10 @@ class Model(Configured, nn.Module, abc.ABC):
 
     def initialise_from_data(self, batch: Batch) -> None:
         """Data-dependent initialisation, before step 0: scales, codebooks, cluster centres."""
+
+    def count_rows(self, batches: Iterable[Batch]) -> None:
+        """Frequencies in all training rows, after the initialisation and before step 0. The rows
+        come in chunks that are read one after the other; by default none is."""
 
     @property
     def evals_per_score(self) -> int:

@@ -320,6 +320,8 @@ batch statistics need."""
 MAX_INIT_ROWS, MAX_INIT_ENTRIES = 10_000, 1 << 19
 """Training rows, evenly spaced, used for data-dependent initialisation: at most so many rows, or
 more of them as long as they have few entries, as those of a table."""
+MAX_COUNTED_ROWS, COUNTED_CHUNK = 100_000, 2048
+"""Training rows, evenly spaced, in which a model counts frequencies, and how many at once."""
 DENORMAL_FLUSH_STEPS = 200
 """Steps between two flushes of denormal numbers."""
 
@@ -494,6 +496,11 @@ class Trainer:
         count = min(len(self.rows), most if self.model.space.kind == "columns" else MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
         self.model.initialise_from_data(self.rows.batch(index, train=True).sent_to(self.device))
+        count = min(len(self.rows), MAX_COUNTED_ROWS)
+        chunks = (torch.arange(count) * len(self.rows) // count).split(COUNTED_CHUNK)
+        self.model.count_rows(
+            self.rows.batch(chunk, train=True).sent_to(self.device) for chunk in chunks
+        )
         self.synchronise()
         if not self.shard:
             self.ema = EMA(self.model, self.train_config.ema_decay)

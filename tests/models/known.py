@@ -38,7 +38,7 @@ class Known(DiffusionSampling):
             Units(space).double(),
             ConditionEncoder(space).double(),
         )
-        self.schedule = NoiseSchedule.Config().build()
+        self.schedule, self.clusters = NoiseSchedule.Config().build(), None
 
     def predict(
         self, z: Tensor, t: Tensor, conditions: Conditioning | None = None

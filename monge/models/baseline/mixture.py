@@ -21,7 +21,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...solve.k_means import k_means
+from ...solve.k_means import k_means, nearest_centre
 from ._base import (
     MAX_BATCH_ELEMENTS,
     ClosedFormModel,
@@ -133,7 +133,8 @@ class MixtureModel(ClosedFormModel):
         self.distributions.fit(rows)
         some = torch.randperm(len(rows))[: max(2 * MAX_BATCH_ELEMENTS // max(self.width, 1), 1000)]
         few = rows[some.to(rows.x.device)]
-        nearest = k_means(self.distributions.features(few.x, few.seen), self.config.components)
+        points = self.distributions.features(few.x, few.seen)
+        nearest = nearest_centre(points, k_means(points, self.config.components))
         self.update(self.statistics(few, one_hot(nearest, self.config.components)))
 
     def log_density(self, rows: FlatRows) -> Tensor:

@@ -12,6 +12,8 @@ The functions at the top choose the default network, target and training config 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -248,12 +250,22 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
 
     def initialise_from_data(self, batch: Batch) -> None:
         self.units.fit(batch.x)
-        y, cluster = self.to_units(batch), None
+        y = self.to_units(batch)
+        if self.entrywise is not None:
+            self.entrywise.fit(y)
         if self.clusters is not None:
             self.clusters.fit(y)
-            cluster = self.clusters.nearest(y)
-        if self.entrywise is not None:
-            self.entrywise.fit(y, cluster)
+        self.count_rows([batch])
+
+    def count_rows(self, batches: Iterable[Batch]) -> None:
+        """The shares of the clusters, and the frequencies of levels in each."""
+        if self.clusters is None:
+            return
+        rows = self.clusters.count(map(self.to_units, batches))
+        if self.entrywise is None:
+            deque(rows, maxlen=0)
+        else:
+            self.entrywise.count(rows)
 
     def row_conditions(self, batch: Batch) -> Conditioning:
         """The conditions of rows, and their clusters."""

@@ -13,12 +13,13 @@ N(y_d; c_{kd}, s^2)$ over the seen cells, an approximation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from ...core.errors import DataError
-from ...solve.k_means import k_means
+from ...solve.k_means import k_means, nearest_centre
 
 
 class Clusters(nn.Module):
@@ -36,23 +37,32 @@ class Clusters(nn.Module):
 
     @torch.no_grad()
     def fit(self, y: Tensor) -> None:
-        """Centres by k-means and shares with one row more in each, from rows (B, D)."""
+        """Centres by k-means of rows (B, D)."""
         count = len(self.shares)
         if len(y) < count:
             raise DataError(
                 f"expected at least as many rows as clusters, found {len(y)} and "
                 f"clusters={count}; use fewer clusters"
             )
-        member = one_hot(k_means(y, count), count).to(y)  # (B, K)
-        self.centres.copy_(member.T @ y / member.sum(0)[:, None].clamp_min(1))
-        nearest = self.nearest(y)
-        rows = torch.bincount(nearest, minlength=count) + 1
-        self.shares.copy_(rows / rows.sum())
-        self.variance.copy_((y - self.centres[nearest]).square().mean())
+        self.centres.copy_(k_means(y, count))
+
+    @torch.no_grad()
+    def count(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Chunks of rows (B, D) with their clusters (B,). When all have been read, the shares,
+        with one row more in each cluster, and the variance are theirs."""
+        total, square, entries = torch.ones_like(self.shares), 0.0, 0
+        for y in rows:
+            cluster = self.nearest(y)
+            total += torch.bincount(cluster, minlength=len(total))
+            square += float((y - self.centres[cluster]).square().sum())
+            entries += y.numel()
+            yield y, cluster
+        self.shares.copy_(total / total.sum())
+        self.variance.fill_(square / max(entries, 1))
 
     def nearest(self, y: Tensor) -> Tensor:
         """The cluster of rows (B, D), (B,)."""
-        return torch.cdist(y, self.centres).argmin(1)
+        return nearest_centre(y, self.centres)
 
     def draw(self, uniform: Tensor) -> Tensor:
         """Clusters by their shares from uniforms (B,), (B,)."""

@@ -52,7 +52,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -178,8 +178,14 @@ class OwnDenoiser(nn.Module, abc.ABC):
     """Whether the network reads its estimate as a second input."""
 
     @abc.abstractmethod
-    def fit(self, y: Tensor, cluster: Tensor | None = None) -> None:
-        """Set frequencies from training rows (B, width) and their clusters (B,)."""
+    def fit(self, y: Tensor) -> None:
+        """Set frequencies from training rows (B, width)."""
+
+    def count(self, rows: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Set frequencies in each cluster from chunks of training rows (B, width) and their
+        clusters (B,); all are read."""
+        for _ in rows:
+            pass
 
     @abc.abstractmethod
     def estimate(
@@ -438,26 +444,32 @@ class EntrywiseDenoiser(OwnDenoiser):
         self.register_buffer("variances", variances, persistent=False)
 
     @torch.no_grad()
-    def fit(self, y: Tensor, cluster: Tensor | None = None) -> None:
+    def fit(self, y: Tensor) -> None:
         if not self.units.discrete:
             return
-        levels = (self.units.shift + self.units.scale * y).round().long()
-        codes = self.run[levels]  # (B, D)
-        counts = self.counts(codes)
+        codes = self.codes(y)
+        counts = torch.zeros_like(self.log_frequencies)
+        counts.scatter_add_(1, codes.T, torch.ones_like(codes.T, dtype=counts.dtype))
         overall = counts.sum(0) + torch.bincount(self.run)
         counts += PSEUDO_ROWS * overall / overall.sum()
         share = counts / counts.sum(1, keepdim=True)
         self.log_frequencies.copy_(share.log())
-        if cluster is None:
-            return
-        for k, found in enumerate(self.cluster_log_frequencies):
-            own = self.counts(codes[cluster == k]) + CLUSTER_PSEUDO_ROWS * share
-            found.copy_((own / own.sum(1, keepdim=True)).log().T)
 
-    def counts(self, codes: Tensor) -> Tensor:
-        """How many of the rows (B, D) have each run, (D, K)."""
-        counts = torch.zeros_like(self.log_frequencies)
-        return counts.scatter_add_(1, codes.T, torch.ones_like(codes.T, dtype=counts.dtype))
+    @torch.no_grad()
+    def count(self, rows: Iterable[tuple[Tensor, Tensor]]) -> None:
+        if not self.units.discrete:
+            return super().count(rows)
+        counts = CLUSTER_PSEUDO_ROWS * self.log_frequencies.exp().T.repeat(self.clusters, 1, 1)
+        entry, flat = torch.arange(counts.shape[2], device=counts.device), counts.view(-1)
+        for y, cluster in rows:
+            place = cluster[:, None] * counts.shape[1] + self.codes(y)  # (B, D)
+            place = (place * counts.shape[2] + entry).flatten()
+            flat.index_add_(0, place, torch.ones_like(place, dtype=counts.dtype))
+        self.cluster_log_frequencies.copy_((counts / counts.sum(1, keepdim=True)).log())
+
+    def codes(self, y: Tensor) -> Tensor:
+        """The run of each entry of rows (B, D)."""
+        return self.run[(self.units.shift + self.units.scale * y).round().long()]
 
     def estimate(
         self,
@@ -548,7 +560,7 @@ class ColumnDenoiser(OwnDenoiser):
         super().__init__()
         self.owner = (units,)  # a tuple, since the model has the units as a part already
 
-    def fit(self, y: Tensor, cluster: Tensor | None = None) -> None:
+    def fit(self, y: Tensor) -> None:
         """The embedding, which is fitted before, holds the shares."""
 
     def estimate(

@@ -24,7 +24,7 @@ an estimate between two points would always be the more frequent one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -99,6 +99,10 @@ class Consistency(Model, CanSample, CanStream):
     def initialise_from_data(self, batch: Batch) -> None:
         if "teacher" not in self.parts:
             self.diffusion.initialise_from_data(batch)
+
+    def count_rows(self, batches: Iterable[Batch]) -> None:
+        if "teacher" not in self.parts:
+            self.diffusion.count_rows(batches)
 
     def consistency(self, z: Tensor, t: Tensor, conditions: Conditioning) -> Tensor:
         """f(z, t), the z_0 on the trajectory of z (B, D) at times t (B,)."""

@@ -12,7 +12,7 @@ a fitted run, or is trained in the first steps of the fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import torch
@@ -93,6 +93,10 @@ class Distilled(Model, CanSample, CanStream):
     def initialise_from_data(self, batch: Batch) -> None:
         if "teacher" not in self.parts:
             self.diffusion.initialise_from_data(batch)
+
+    def count_rows(self, batches: Iterable[Batch]) -> None:
+        if "teacher" not in self.parts:
+            self.diffusion.count_rows(batches)
 
     def updates(self) -> Sequence[Update]:
         learned = [param for param in self.diffusion.parameters() if param.requires_grad]
