@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
 from ..layers.dropout import drop_elements
+from ..layers.linear import Linear
 from ..stepwise import State, Stepwise
 from .position import Positions, RelativeBias, RotaryPositions, relative_bias, rotate
 
@@ -122,7 +123,7 @@ class MultiHeadAttention(nn.Module, abc.ABC):
         super().__init__()
         self.inputs = self.outputs = width
         self.heads, self.size, self.dropout = heads, check_heads(width, heads), dropout
-        self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.enter, self.leave = Linear(width, 3 * width), Linear(width, width)
         self.rotary = RotaryPositions(self.size) if positions == "rotary" else None
         self.relative: RelativeBias | None = relative_bias(positions, heads)
 
@@ -291,8 +292,8 @@ class CrossAttention(nn.Module):
         """memory: width of the other sequence, if it differs."""
         super().__init__()
         self.heads, self.size, self.dropout = heads, check_heads(width, heads), dropout
-        self.ask, self.leave = nn.Linear(width, width), nn.Linear(width, width)
-        self.enter = nn.Linear(memory or width, 2 * width)
+        self.ask, self.leave = Linear(width, width), Linear(width, width)
+        self.enter = Linear(memory or width, 2 * width)
 
     def encode_memory(self, y: Tensor, length: Tensor | None = None) -> CrossAttentionMemory:
         """Keys and values of y (B, S, memory), of which the first `length` (B,) steps exist."""
