@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.machine import processor_maker
+from ...core.model import is_exporting
 
 LEAST_PRODUCTS = 1 << 21
 """Multiplications from which oneDNN is quicker, the longer call included."""
@@ -27,7 +28,7 @@ def onednn_is_faster() -> bool:
     return (
         torch.backends.mkl.is_available()
         and torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and getattr(torch.ops.mkldnn, "_linear_pointwise", None) is not None
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and processor_maker() != "GenuineIntel"
     )
@@ -36,13 +37,13 @@ def onednn_is_faster() -> bool:
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether x W' is computed by oneDNN, for x (..., inputs) and W (outputs, inputs)."""
     return (
-        x.numel() * weight.shape[0] >= LEAST_PRODUCTS
+        not is_exporting()  # sizes are not known then
+        and not torch.compiler.is_compiling()
+        and x.numel() * weight.shape[0] >= LEAST_PRODUCTS
         and x.dtype is torch.float32 is weight.dtype
         and onednn_is_faster()
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
         and torch.autograd.forward_ad._current_level < 0
     )

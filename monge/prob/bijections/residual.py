@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.model import is_exporting
-from ...nn.layers.linear import linear
 from .base import Bijection, Mapped
 
 SLOPE = 0.97
@@ -56,7 +55,7 @@ class ContractiveNet(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
         for place, (layer, weight) in enumerate(zip(self.layers, weights, strict=True)):
-            x = linear(x, weight, layer.bias)  # type: ignore[arg-type]
+            x = F.linear(x, weight, layer.bias)  # type: ignore[arg-type]
             if place == len(weights) - 1:
                 return x
             if place == 0 and self.reads is not None and context is not None:
@@ -68,7 +67,7 @@ class ContractiveNet(nn.Module):
         """dg/dx, (B, D, D): the product of those of the layers."""
         slope = torch.eye(x.shape[1]).to(x).expand(x.shape[0], -1, -1)
         for place, (layer, weight) in enumerate(zip(self.layers, weights, strict=True)):
-            x, slope = linear(x, weight, layer.bias), weight @ slope  # type: ignore[arg-type]
+            x, slope = F.linear(x, weight, layer.bias), weight @ slope  # type: ignore[arg-type]
             if place == len(weights) - 1:
                 return slope
             if place == 0 and self.reads is not None and context is not None:
