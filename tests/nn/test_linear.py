@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from monge.nn import fast_step
 from monge.nn.layers import linear as maps
 from monge.nn.layers.linear import Linear, linear
 
@@ -85,3 +86,17 @@ def test_small_products_other_numbers_and_transforms_are_left_to_torch(by_onednn
 def test_a_layer_is_one_of_torch():
     assert isinstance(Linear(2, 3), nn.Linear)
     assert list(Linear(2, 3).state_dict()) == ["weight", "bias"]
+
+
+@torch.no_grad()
+def test_prepared_steps_of_many_rows_equal_the_layers(by_onednn, monkeypatch):
+    monkeypatch.setattr(fast_step, "product", maps.product)
+    enter, leave = nn.Linear(INPUTS, OUTPUTS), nn.Linear(OUTPUTS, INPUTS)
+    x = torch.randn(ROWS, INPUTS)
+    for rows in (x, x[:2]):
+        h, before = enter(rows), len(by_onednn)
+        close([fast_step.prepare(enter)(rows)], [h])
+        close([fast_step.prepare_residual(leave)(rows, h)], [rows + leave(h)])
+        step = fast_step.prepare_gelu_residual(enter, leave)
+        close([step(rows, rows)], [rows + leave(F.gelu(h))])
+        assert len(by_onednn) - before == (4 if rows is x else 0)

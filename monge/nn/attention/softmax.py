@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
 from ..layers.dropout import drop_elements
-from ..layers.linear import Linear
+from ..layers.linear import Linear, onednn_rows, product
 from ..stepwise import State, Stepwise
 from .position import Positions, RelativeBias, RotaryPositions, relative_bias, rotate
 
@@ -171,6 +171,7 @@ class StepProjection:
         bias = layer.enter.bias.detach().unflatten(0, (3, self.heads, -1)) * gains
         self.weight = weight.transpose(1, 2).reshape(layer.inputs, -1)  # (inputs, heads 3 d), so
         self.bias = bias.transpose(0, 1).flatten()  # that rows and heads are one axis of a product
+        self.turned, self.many = self.weight.t(), onednn_rows(self.weight)
         self.angles: list[tuple[Tensor, Tensor]] = []  # (d,) each
         if layer.rotary is not None:
             cos, sin = layer.rotary.table(max_steps)
@@ -186,7 +187,10 @@ class StepProjection:
 
     def __call__(self, x: Tensor, place: int) -> None:
         """x: (n, width), the step at this place."""
-        torch.addmm(self.bias, x, self.weight, out=self.buffer)
+        if len(x) < self.many:
+            torch.addmm(self.bias, x, self.weight, out=self.buffer)
+        else:
+            self.buffer.copy_(product(x, self.turned, self.bias))
         if self.angles:
             cos, sin = self.angles[place]
             turned = self.qk.roll(self.size // 2, -1).mul_(sin)

@@ -9,6 +9,7 @@ prepared once, for a fraction of a millisecond.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, cast
 
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 from ...core.machine import processor_maker
 from ...core.model import is_exporting
 
-LEAST_PRODUCTS = 1 << 21
-"""Multiplications from which oneDNN is quicker, the longer call included."""
+LEAST_PRODUCTS = 1 << 20
+"""Multiplications from which oneDNN is quicker, the longer call included; with derivatives, whose
+calls are longer still, from twice as many."""
 
 
 @functools.cache
@@ -39,7 +41,7 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         not is_exporting()  # sizes are not known then
         and not torch.compiler.is_compiling()
-        and x.numel() * weight.shape[0] >= LEAST_PRODUCTS
+        and x.numel() * weight.shape[0] >= LEAST_PRODUCTS << torch.is_grad_enabled()
         and x.dtype is torch.float32 is weight.dtype
         and onednn_is_faster()
         and x.device.type == "cpu"
@@ -47,6 +49,12 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and torch.autograd.forward_ad._current_level < 0
     )
+
+
+def onednn_rows(weight: Tensor) -> float:
+    """The rows x from which x W' is computed by oneDNN in steps without derivatives."""
+    suits = onednn_is_faster() and weight.dtype is torch.float32 and weight.device.type == "cpu"
+    return LEAST_PRODUCTS / weight.numel() if suits else math.inf
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
