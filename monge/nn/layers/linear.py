@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from ...core.machine import processor_maker
 from ...core.model import is_exporting
 
-LEAST_PRODUCTS = 1 << 20
-"""Multiplications from which oneDNN is quicker, the longer call included; with derivatives, whose
-calls are longer still, from twice as many."""
+LEAST_PRODUCTS = 1 << 21
+"""Multiplications from which oneDNN is quicker, the longer call included."""
 
 
 @functools.cache
@@ -41,7 +40,7 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         not is_exporting()  # sizes are not known then
         and not torch.compiler.is_compiling()
-        and x.numel() * weight.shape[0] >= LEAST_PRODUCTS << torch.is_grad_enabled()
+        and x.numel() * weight.shape[0] >= LEAST_PRODUCTS
         and x.dtype is torch.float32 is weight.dtype
         and onednn_is_faster()
         and x.device.type == "cpu"
@@ -51,10 +50,11 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def onednn_rows(weight: Tensor) -> float:
-    """The rows x from which x W' is computed by oneDNN in steps without derivatives."""
+def onednn_inputs(weight: Tensor) -> float:
+    """The numbers in x from which x W, for W (inputs, outputs), is computed by oneDNN in steps
+    without derivatives."""
     suits = onednn_is_faster() and weight.dtype is torch.float32 and weight.device.type == "cpu"
-    return LEAST_PRODUCTS / weight.numel() if suits else math.inf
+    return LEAST_PRODUCTS / weight.shape[1] if suits else math.inf
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
