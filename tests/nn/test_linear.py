@@ -9,7 +9,7 @@ from monge.nn import fast_step
 from monge.nn.layers import linear as maps
 from monge.nn.layers.linear import Linear, linear
 
-ROWS, INPUTS, OUTPUTS = 192, 96, 128
+ROWS, INPUTS, OUTPUTS = 192, 192, 128
 
 
 @pytest.fixture(autouse=True)

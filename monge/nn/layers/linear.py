@@ -20,7 +20,8 @@ from ...core.machine import processor_maker
 from ...core.model import is_exporting
 
 LEAST_PRODUCTS = 1 << 21
-"""Multiplications from which oneDNN is quicker, the longer call included."""
+"""Multiplications from which oneDNN is quicker, the longer call included; with derivatives, whose
+calls are longer still, from twice as many."""
 
 
 @functools.cache
@@ -40,7 +41,7 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         not is_exporting()  # sizes are not known then
         and not torch.compiler.is_compiling()
-        and x.numel() * weight.shape[0] >= LEAST_PRODUCTS
+        and x.numel() * weight.shape[0] >= LEAST_PRODUCTS << torch.is_grad_enabled()
         and x.dtype is torch.float32 is weight.dtype
         and onednn_is_faster()
         and x.device.type == "cpu"
@@ -90,12 +91,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W' + b for x (..., inputs), W (outputs, inputs) and b (outputs,)."""
     if not suits_onednn(x, weight):
         return F.linear(x, weight, bias)
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled():
         y = cast(Tensor, OneDNNProduct.apply(rows, weight, bias))
     else:
         y = product(rows, weight, bias)
-    return y.view(*x.shape[:-1], len(weight))
+    return y if rows is x else y.view(*x.shape[:-1], len(weight))
 
 
 class Linear(nn.Linear):
