@@ -26,6 +26,7 @@ from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.models.sequence.transformer import Transformer
 from monge.nn.attention.transformer import CausalTransformer
+from monge.nn.layers.linear import linear
 
 from .clock import alternate, measured, show
 from .results import keep
@@ -178,7 +179,7 @@ def products(model: Transformer) -> Tensor:
     asked, read = torch.randn(ROWS, BEAMS, WIDTH), torch.randn(DEPTH, ROWS, WIDTH, HEADS * READ)
     for step in range(1, STEPS + 1):
         for weight in maps:
-            last = torch.mm(inputs[weight.shape[0]], weight)
+            last = linear(inputs[weight.shape[0]], weight.T)
         for k, v, source in zip(past[:DEPTH], past[DEPTH:], read, strict=True):
             F.scaled_dot_product_attention(q, k[:, :, :step], v[:, :, :step])
             torch.bmm(torch.bmm(asked, source), source.mT)

@@ -32,7 +32,7 @@ from monge.solve.ode import Solver
 
 from .clock import Work, alternate, measured, show
 from .results import keep
-from .sides import installed, stepper
+from .sides import by_torch, installed, stepper
 
 ERROR = 1e-4
 """Root mean square error of log-determinants and of samples."""
@@ -118,8 +118,9 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
             [replace(w, control="row") for w in WAYS],
         ),
     }
+    theirs = by_torch(made)
     if installed("torchdiffeq"):
-        makers["torchdiffeq"] = (lambda tolerance: torchdiffeq(made, x, tolerance), LADDER)
+        makers["torchdiffeq"] = (lambda tolerance: torchdiffeq(theirs, x, tolerance), LADDER)
     for which, title in enumerate(("train", "sample")):
         with torch.no_grad():
             truth = truths[which]()
@@ -128,7 +129,9 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
         }
         notes = {name: f"error {error:.1e}" for name, (_, error) in found.items()}
         sides = {
-            name: trained(answer, made) if title == "train" else answer
+            name: trained(answer, theirs if name == "torchdiffeq" else made)
+            if title == "train"
+            else answer
             for name, (answer, _) in found.items()
         }
         print(f"{title} D={dims} 3x{width} B={rows}")
@@ -144,6 +147,7 @@ def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: st
     for name in ("monge", *["torchcfm"] * installed("torchcfm")):
         torch.manual_seed(0)
         model = config.build(space)
+        model = by_torch(model) if name == "torchcfm" else model
         loss = (
             peer_loss(model, x, coupling)
             if name == "torchcfm"

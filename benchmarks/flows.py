@@ -28,6 +28,7 @@ from monge.core.space import Space
 from monge.models.flow.coupling import CouplingFlow
 from monge.models.flow.maf import MAF
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
+from monge.nn.layers.linear import Linear
 from monge.nn.mlp import MLP
 from monge.prob.bijections.coupling import CouplingBijection
 from monge.prob.bijections.spline import UNIT_DERIVATIVE_LOGIT
@@ -84,15 +85,15 @@ def our_coupling(dims: int, kind: str) -> Side:
 
 
 class Plain(nn.Sequential):
-    """The network of our couplings, as nflows calls it."""
+    """The network of our couplings, as nflows calls it, of layers of torch or of ours."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, layer: type[nn.Linear] = nn.Linear) -> None:
         super().__init__(
-            nn.Linear(inputs, WIDTH),
+            layer(inputs, WIDTH),
             nn.ReLU(),
-            nn.Linear(WIDTH, WIDTH),
+            layer(WIDTH, WIDTH),
             nn.ReLU(),
-            nn.Linear(WIDTH, outputs),
+            layer(WIDTH, outputs),
         )
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
@@ -172,7 +173,8 @@ def coupling_nets(module: nn.Module) -> nn.ModuleList:
     """Networks of the sizes of those in our couplings."""
     found = [part for part in module.modules() if isinstance(part, CouplingBijection)]
     linears = [part.net.net.linears for part in found]  # type: ignore[union-attr]
-    return nn.ModuleList(Plain(each[0].in_features, each[-1].out_features) for each in linears)
+    sizes = [(each[0].in_features, each[-1].out_features) for each in linears]
+    return nn.ModuleList(Plain(*each, Linear) for each in sizes)
 
 
 @torch.no_grad()

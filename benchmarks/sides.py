@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from monge.core.batch import Batch
+from monge.nn.layers.linear import Linear
+
+Net = TypeVar("Net", bound=nn.Module)
 
 
 def installed(name: str, module: str = "") -> bool:
@@ -21,6 +26,15 @@ def installed(name: str, module: str = "") -> bool:
 
 def weights(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
+
+
+def by_torch(net: Net) -> Net:
+    """A copy whose linear maps are layers of torch, as in the networks of those who use a peer."""
+    made = copy.deepcopy(net)
+    for module in made.modules():
+        if type(module) is Linear:
+            module.__class__ = nn.Linear
+    return made
 
 
 def stepper(

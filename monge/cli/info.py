@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from ..core.machine import processor_name
 from ..core.memory import available, gigabytes
 from ..run import storage
 from ._output import Console, common
@@ -68,11 +69,7 @@ def processor() -> str:
     """The name of the processor, and the instructions that torch uses of it."""
     import torch
 
-    about = Path("/proc/cpuinfo")  # elsewhere Python knows the name
-    text = about.read_text(encoding="utf-8") if about.exists() else ""
-    match = re.search(r"^model name\s*: (.+)$", text, re.M)
-    name = match[1] if match else platform.processor() or "unknown"
-    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
+    return f"{processor_name()} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def devices() -> list[str]:

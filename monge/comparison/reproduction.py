@@ -33,6 +33,7 @@ import torch
 from ..core.abilities import HasLikelihood
 from ..core.config import apply_overrides
 from ..core.errors import RunError
+from ..core.machine import processor_name
 from ..core.metric import Metric
 from ..evaluate.likelihood import chunks, row_likelihoods
 from ..evaluate.predictions import predict, prediction_metrics
@@ -357,19 +358,12 @@ def about_this_machine(
 def machine() -> dict[str, Any]:
     load = getattr(os, "getloadavg", None)  # Windows has none
     return {
-        "processor": processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": round(load()[0], 1) if load else None,
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def processor() -> str:
-    """The name of the processor, where the system tells it."""
-    about = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.+)", about.read_text()) if about.exists() else None
-    return found[1].strip() if found else platform.processor()
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

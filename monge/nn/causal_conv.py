@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .layers.activation import Activation
 from .layers.conv import FourierKernel
 from .layers.init import GAIN_SQUARED, Init, init_weight
+from .layers.linear import linear
 from .mlp import MLP
 from .stepwise import State, Stepwise
 
@@ -82,7 +83,7 @@ class CausalConv(Stepwise[ConvQueue]):
         steps = x.shape[1] - self.past
         starts = range(0, self.past + 1, self.dilation)
         taps = torch.cat([x[:, start : start + steps] for start in starts], 2)
-        return F.linear(taps, self.weight, self.bias)
+        return linear(taps, self.weight, self.bias)
 
     def start(self, n: int, max_steps: int) -> ConvQueue:
         return ConvQueue(n, self)

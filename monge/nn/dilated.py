@@ -25,6 +25,7 @@ from .causal_conv import CausalConv, ContinuousCausalConv, ConvRings
 from .layers.activation import Activation
 from .layers.dropout import Dropout
 from .layers.init import Init, resolve
+from .layers.linear import Linear
 from .mlp import MLP
 from .stepwise import State, WindowedStepwise
 
@@ -61,7 +62,7 @@ class DilatedBlock(nn.Module, abc.ABC):
         super().__init__()
         self.convs = nn.ModuleList(convs)  # type: ignore[assignment]
         self.past = sum(conv.past for conv in convs)
-        self.given = nn.Linear(context, convs[0].outputs, bias=False) if context else None
+        self.given = Linear(context, convs[0].outputs, bias=False) if context else None
         self.drop = Dropout(dropout)
 
     def first(self, x: Tensor, context: Tensor | None) -> Tensor:
@@ -206,7 +207,7 @@ class GatedBlock(DilatedBlock):
         self, width: int, kernel: int, dilation: int, context: int, dropout: float
     ) -> None:
         super().__init__([CausalConv(width, 2 * width, kernel, dilation)], context, dropout)
-        self.out = nn.Linear(width, width, bias=False)
+        self.out = Linear(width, width, bias=False)
 
     def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         z = self.drop(gated_tanh(self.first(x, context)))
@@ -243,9 +244,9 @@ class WaveNetStack(DilatedStack):
 
     def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
         super().__init__(config, outputs, context)
-        self.skip = nn.Linear(len(self.blocks) * config.width, config.skip)
-        self.hidden = nn.Linear(config.skip, config.skip)
-        self.last = shrink_weights(nn.Linear(config.skip, outputs))
+        self.skip = Linear(len(self.blocks) * config.width, config.skip)
+        self.hidden = Linear(config.skip, config.skip)
+        self.last = shrink_weights(Linear(config.skip, outputs))
 
     def block(self, dilation: int) -> DilatedBlock:
         c = self.config
@@ -293,7 +294,7 @@ class TCNStack(DilatedStack):
 
     def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
         super().__init__(config, outputs, context)
-        self.last = shrink_weights(nn.Linear(config.width, outputs))
+        self.last = shrink_weights(Linear(config.width, outputs))
         if config.init == "auto" and len(self.blocks) > DEEP:
             for block in self.blocks:  # what is added is positive: each block adds only its part
                 with torch.no_grad():
@@ -315,7 +316,7 @@ class ContinuousBlock(DilatedBlock):
         width, net = config.width, config.kernel_net
         conv = ContinuousCausalConv(width, width, config.kernel, config.rates, net)
         super().__init__([conv], context, config.dropout)
-        self.out = nn.Linear(width, width)
+        self.out = Linear(width, width)
 
     def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         h = x[:, self.past :] + self.drop(self.out(F.silu(self.first(x, context))))
@@ -351,7 +352,7 @@ class ContinuousStack(DilatedStack):
 
     def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
         super().__init__(config, outputs, context)
-        self.last = shrink_weights(nn.Linear(config.width, outputs))
+        self.last = shrink_weights(Linear(config.width, outputs))
 
     def block(self, dilation: int) -> DilatedBlock:
         return ContinuousBlock(self.config, self.context)

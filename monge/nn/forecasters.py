@@ -21,6 +21,7 @@ from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from . import dilated, mlp, recurrent
 from .attention import transformer
+from .layers.linear import Linear
 
 RIDGES = tuple(10.0**power for power in (-5, -4, -3, -2.5, -2, -1.5, -1, -0.5, 0))
 """Candidate penalties, relative to the mean square of a feature."""
@@ -204,7 +205,7 @@ class ResidualForecast(ForecastNet):
 
     def build_output(self, width: int) -> nn.Linear:
         """The output layer, initialised near zero."""
-        last = nn.Linear(width, self.horizon * self.channels)
+        last = Linear(width, self.horizon * self.channels)
         nn.init.normal_(last.weight, std=1e-3)
         nn.init.zeros_(last.bias)
         return last
@@ -263,7 +264,7 @@ class ConvForecast(ResidualForecast):
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__(config, lookback, horizon, channels)
-        self.lift = nn.Linear(channels, config.net.width)
+        self.lift = Linear(channels, config.net.width)
         self.net = config.net.build(config.net.width)
         self.last = self.build_output(config.net.width)
 

@@ -20,6 +20,7 @@ from .layers.init import (
     maxout_gain,
     rescale_chain,
 )
+from .layers.linear import Linear
 
 INPLACE_ACTIVATIONS = ("relu", "leaky", "elu")
 """Functions whose derivative follows from their value, so that they can work in place."""
@@ -79,9 +80,9 @@ class MLP(Configured, nn.Module):
         self.config, self.inputs, self.outputs = config, inputs, outputs
         sizes = [inputs, *(config.widths or [config.width] * config.depth)]
         self.hidden = nn.ModuleList(
-            nn.Linear(below, config.maps * above) for below, above in pairwise(sizes)
+            Linear(below, config.maps * above) for below, above in pairwise(sizes)
         )
-        self.out = nn.Linear(sizes[-1], outputs)
+        self.out = Linear(sizes[-1], outputs)
         self.drop, self.noise = Dropout(config.dropout), GaussianNoise(config.noise)
         self.act, name = config.function(), config.activation
         like: Activation = "identity" if name == "maxout" else name

@@ -31,6 +31,7 @@ from .attention.softmax import check_lengths
 from .layers.activation import Activation
 from .layers.dropout import Dropout, drop_elements
 from .layers.init import GAIN_SQUARED, Init, resolve, sample_weight
+from .layers.linear import linear
 from .stepwise import State, Stepwise
 
 
@@ -248,7 +249,7 @@ class GRU(RecurrentNet):
         w, u, b, other = self.layer(depth)
         if self.config.reset == "after":
             return (torch.gru_cell(x, own[0], w, u, b, other),)
-        return (reset_before(F.linear(x, w, b), own[0], u, other),)
+        return (reset_before(linear(x, w, b), own[0], u, other),)
 
     def run(
         self, x: Tensor, state: RecurrentState, length: Tensor | None
@@ -269,7 +270,7 @@ class GRU(RecurrentNet):
         """All steps of a layer with the reset before the product; W x is one product for all."""
         w, u, b, other = self.layer(depth)
         steps = []
-        for read in F.linear(x, w, b).unbind(1):  # (B, 3 width)
+        for read in linear(x, w, b).unbind(1):  # (B, 3 width)
             h = reset_before(read, h, u, other)
             steps.append(h)
         return torch.stack(steps, 1)

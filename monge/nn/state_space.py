@@ -33,6 +33,7 @@ from ..core.config import Config as BaseConfig
 from .attention.softmax import check_heads
 from .fast_step import StepMap, prepare, prepare_residual
 from .layers.dropout import Dropout
+from .layers.linear import Linear
 from .stepwise import State, Stepwise
 
 CHUNK = 32
@@ -90,7 +91,7 @@ class StateSpaceNet(Configured, Stepwise[StateSpaceState], abc.ABC):
         self.config, self.inputs, self.outputs = config, config.width, outputs
         blocks = [self.block() for _ in range(config.depth)]
         self.blocks: Sequence[StateSpaceBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.norm, self.leave = nn.LayerNorm(config.width), nn.Linear(config.width, outputs)
+        self.norm, self.leave = nn.LayerNorm(config.width), Linear(config.width, outputs)
         nn.init.zeros_(self.leave.bias)
 
     @abc.abstractmethod
@@ -221,7 +222,7 @@ class S4DBlock(StateSpaceBlock):
         super().__init__()
         self.norm, self.drop = nn.LayerNorm(config.width), Dropout(config.dropout)
         self.space = DiagonalStateSpace(config.width, config.state, config.spectrum)
-        self.leave = nn.Linear(config.width, 2 * config.width)
+        self.leave = Linear(config.width, 2 * config.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.drop(F.glu(self.leave(F.gelu(self.space(self.norm(x)))), -1))
@@ -309,7 +310,7 @@ class MambaBlock(StateSpaceBlock):
         self.heads, self.parts = heads, [inner, inner + 2 * config.state, heads]
         self.inner = [inner, config.state, config.state]
         self.norm, self.drop = nn.LayerNorm(config.width), Dropout(config.dropout)
-        self.enter = nn.Linear(config.width, sum(self.parts), bias=False)
+        self.enter = Linear(config.width, sum(self.parts), bias=False)
         bound = config.kernel**-0.5
         channels = self.parts[1]
         self.taps = nn.Parameter(torch.empty(config.kernel, channels).uniform_(-bound, bound))
@@ -319,7 +320,7 @@ class MambaBlock(StateSpaceBlock):
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.skip = nn.Parameter(torch.ones(inner))
         self.gated = nn.LayerNorm(inner)
-        self.leave = nn.Linear(inner, config.width)
+        self.leave = Linear(inner, config.width)
         with torch.no_grad():
             self.leave.weight.mul_(config.depth**-0.5)
             self.leave.bias.zero_()

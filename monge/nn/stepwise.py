@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
+from .layers.linear import Linear
+
 
 class State(abc.ABC):
     """The cached past of n sequences; `step` changes it in place."""
@@ -112,7 +114,7 @@ class ContextAdded(ConditionedStepwise[ContextAddedState]):
         super().__init__()
         self.net, self.context = net, context
         self.inputs, self.outputs = net.inputs, net.outputs
-        self.lift = nn.Linear(context, net.inputs, bias=False) if context else None
+        self.lift = Linear(context, net.inputs, bias=False) if context else None
 
     def project_context(self, context: Tensor | None) -> Tensor | None:
         return None if self.lift is None or context is None else self.lift(context)

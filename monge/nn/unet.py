@@ -31,6 +31,7 @@ from .layers.activation import Activation, activation
 from .layers.conv import NonLocal, Pairing
 from .layers.dropout import dropout
 from .layers.init import Init, initialise
+from .layers.linear import Linear
 from .layers.norm import Norm, norm
 from .layers.pool import CONV, Doubling, halve_by_max, unpool, upsample
 from .layers.specs import Shape, format_shape
@@ -219,7 +220,7 @@ class UNetBlock(nn.Module):
             norm(config.norm, inputs, dims), self.act, conv(inputs, width, 3, padding=1)
         )
         self.norm = norm(config.norm, width, dims)
-        self.film = nn.Linear(context, 2 * width) if context else None
+        self.film = Linear(context, 2 * width) if context else None
         self.second = nn.Sequential(
             self.act, dropout(config.dropout), zero_init(conv(width, width, 3, padding=1))
         )

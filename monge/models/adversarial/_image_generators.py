@@ -28,6 +28,7 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Configured
 from ...core.rng import make_generator
 from ...nn.layers.init import Init
+from ...nn.layers.linear import Linear
 from ...nn.mlp import MLP
 from .._generator import truncate
 from ._convnets import init_weights, resolutions, upsampler
@@ -88,7 +89,7 @@ class ModulatedConv(nn.Conv2d):
 
     def __init__(self, style: int, inputs: int, outputs: int, kernel: int, demodulate: bool):
         super().__init__(inputs, outputs, kernel, padding=kernel // 2)
-        self.scale = nn.Linear(style, inputs, bias=False)
+        self.scale = Linear(style, inputs, bias=False)
         self.demodulate = demodulate
 
     def scales(self, style: Tensor) -> Tensor:

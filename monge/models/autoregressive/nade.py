@@ -33,6 +33,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.autoregressive.masked_mlp import EntryStepper
+from ...nn.layers.linear import Linear
 from ._base import AutoregressiveModel, UncachedSteps, use_raw_bits
 from ._orders import Orders
 
@@ -134,7 +135,7 @@ class TiedNetwork(nn.Module):
         width, fan, dims = config.width, len(owner), places.shape[1]
         self.smooth = config.activation == "sigmoid"
         self.first = nn.Parameter(torch.zeros(width))
-        self.given = nn.Linear(context, width, bias=False) if context else None
+        self.given = Linear(context, width, bias=False) if context else None
         self.into = nn.Parameter(torch.randn(fan, width) / math.sqrt(fan))
         self.out = nn.Parameter(torch.randn(len(target), width) * 0.1 / math.sqrt(width))
         self.bias = nn.Parameter(torch.zeros(len(target)))

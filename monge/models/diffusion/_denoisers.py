@@ -21,6 +21,7 @@ from ...core.space import Space
 from ...nn import mlp, unet
 from ...nn.attention import transformer
 from ...nn.layers.init import Init
+from ...nn.layers.linear import Linear
 from ._conditioning import ConditionEncoder, Conditioning, map_channels, map_sides
 from ._units import feature_half_period
 
@@ -158,9 +159,9 @@ class UNetDenoiser(Denoiser):
             for extra in (0, full - side)
         ]
         self.embed_condition = nn.Sequential(
-            nn.Linear(LOG_SNR_FEATURES + conditions.width, width),
+            Linear(LOG_SNR_FEATURES + conditions.width, width),
             nn.SiLU(),
-            nn.Linear(width, width),
+            Linear(width, width),
         )
         self.net = unet.UNet(
             config,
@@ -209,12 +210,12 @@ class TransformerDenoiser(Denoiser):
         self.net: transformer.TransformerEncoder = transformer.TransformerEncoder(
             config, config.width, 1 + math.prod(self.cells) + conditions.max_tokens
         )
-        self.embed_patch = nn.Linear(self.in_channels * area, config.width)
-        self.embed_condition = nn.Linear(LOG_SNR_FEATURES + conditions.width, config.width)
+        self.embed_patch = Linear(self.in_channels * area, config.width)
+        self.embed_condition = Linear(LOG_SNR_FEATURES + conditions.width, config.width)
         self.embed_token = (
-            nn.Linear(conditions.token_width, config.width) if conditions.token_width else None
+            Linear(conditions.token_width, config.width) if conditions.token_width else None
         )
-        self.out = nn.Linear(config.width, outputs * self.channels * area)
+        self.out = Linear(config.width, outputs * self.channels * area)
         for parameter in self.out.parameters():
             nn.init.zeros_(parameter)
 

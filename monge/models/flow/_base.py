@@ -35,6 +35,7 @@ from ...core.model import Model
 from ...core.rng import derive_seed, keyed_uniform, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
+from ...nn.layers.linear import Linear
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.coupling import ConditionalBijection
@@ -270,7 +271,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
 def conditional_base(context: int, dims: int) -> Bijection:
     """N(0, I) to N(mu(c), sigma(c)^2), the identity at initialisation."""
-    net = torch.nn.Linear(context, 2 * dims)
+    net = Linear(context, 2 * dims)
     torch.nn.init.zeros_(net.weight)
     torch.nn.init.zeros_(net.bias)
     return ConditionalBijection(net, AffineMap())

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ...core.space import Space
 from ...nn.layers.init import Init, initialise
+from ...nn.layers.linear import Linear
 from ...prob.bijections.base import Bijection, Compose, Inverse
 from ...prob.bijections.coupling import (
     CheckerboardCoupling,
@@ -58,7 +59,7 @@ class CouplingConvNet(nn.Module):
         self.second = nn.Conv2d(width, width, 1)
         self.out = nn.Conv2d(width, outputs, 3, padding=1)
         self.own, rest = slice(skip, skip + context), context - self.image_entries
-        self.embed_vector = nn.Linear(rest, width, bias=False) if rest else None
+        self.embed_vector = Linear(rest, width, bias=False) if rest else None
         self.embed_image = (
             nn.Conv2d(view[0], width, kernel_size, padding=kernel_size // 2, bias=False)
             if view

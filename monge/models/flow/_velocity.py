@@ -19,6 +19,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ...nn.layers.linear import Linear
 from ...nn.mlp import MLP
 from ...nn.unet import UNet
 from ...solve.jacobian_trace import exact_trace
@@ -76,7 +77,7 @@ class Velocity(nn.Module):
         if isinstance(config, UNet.Config):
             width = 4 * config.width
             self.embed_condition = nn.Sequential(
-                nn.Linear(features, width), nn.SiLU(), nn.Linear(width, width)
+                Linear(features, width), nn.SiLU(), Linear(width, width)
             )
             self.net = config.build(self.shape, self.shape[0], width)
         else:

@@ -22,6 +22,7 @@ from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn.layers.activation import Activation, activation
 from ...nn.layers.init import Init, initialise
+from ...nn.layers.linear import Linear
 from ...nn.mlp import MLP
 
 
@@ -204,7 +205,7 @@ class GridEncoderDecoder(ImageEncoderDecoder):
         self.leave = nn.Conv2d(last, summary // places, 1)
         self.enter = nn.Conv2d(latent // places, last, 1)
         self.outer = nn.ModuleList(ResidualBlock(last, act) for _ in range(config.depth))
-        self.contexts = nn.ModuleList(nn.Linear(context, last) for _ in range(2 * bool(context)))
+        self.contexts = nn.ModuleList(Linear(context, last) for _ in range(2 * bool(context)))
         self.build_up(config, outputs)
 
     def encode(self, features: Tensor, context: Tensor) -> Tensor:

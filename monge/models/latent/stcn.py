@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch
@@ -26,6 +26,7 @@ from ...core.rng import derive_seed
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.dilated import DilatedBlock, DilatedStack, GatedBlock
+from ...nn.layers.linear import Linear
 from ...nn.mlp import MLP
 from ...prob.distributions import log_mean_exp
 from .._annealing import SAMPLES_PER_BLOCK
@@ -99,7 +100,7 @@ class STCN(SequentialLatentModel):
             width=config.width, layers=config.layers, dropout=config.dropout
         )
         self.net = LadderStack(stack, self.context_width)
-        self.reader = nn.Linear(self.features.width, config.width)
+        self.reader = Linear(self.features.width, config.width)
         sizes = self.net.sizes(config.latent_levels)
         self.build_step_nets(sizes, sizes, sum(sizes) if config.skip else 0)
 

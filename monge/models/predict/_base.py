@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self, cast
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from ...core.abilities import (
     CanEncode,
@@ -36,6 +36,7 @@ from ...core.model import Losses, Model, is_exporting
 from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...nn.layers.dropout import monte_carlo_dropout
+from ...nn.layers.linear import Linear
 from ...prob.heads import Head, HeadMarginals, LearnedScales
 from ._trunk import Trunk, copy_weights, encoder_input
 
@@ -101,7 +102,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         self.trunk = self.build_trunk(inputs)
         self.head = Head(space, config.components if config.spread == "mixture" else 1)
         self.scales = LearnedScales(self.head, config.spread == "constant")
-        self.out = nn.Linear(self.trunk.width, self.scales.inputs)
+        self.out = Linear(self.trunk.width, self.scales.inputs)
         sizes = {"classes": class_count(space), "tasks": space.dims}
         for name, size in sizes.items():
             weights = check_weights(name, getattr(config, name), size)

@@ -22,6 +22,7 @@ from ...core.model import Defaults, Model
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Features
+from ...nn.layers.linear import Linear
 from ...nn.mlp import MLP
 from ...nn.resnet import ResNetFeatures
 from .._views import corrupt_entries, transform_images
@@ -73,7 +74,7 @@ class ConvRepresentationNet(RepresentationNet):
             )
         self.shape = space.shape
         self.net = ResNetFeatures(config, (copies * space.shape[0], *space.shape[1:]))
-        self.out = nn.Linear(self.net.width, latent)
+        self.out = Linear(self.net.width, latent)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         return self.out(self.net(torch.cat([f.reshape(-1, *self.shape) for f in features], 1)))

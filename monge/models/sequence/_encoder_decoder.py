@@ -32,6 +32,7 @@ from ...core.config import MAX_STEPS, Range
 from ...core.config import Config as BaseConfig
 from ...core.model import Model, is_exporting
 from ...core.space import Space
+from ...nn.layers.linear import linear
 from ...prob.decoding import StepDecoder, SymbolSampling, beam_search, sample_symbols
 from ...prob.distributions import sample_categorical
 from .._ordering import StepLayout, check_codes, check_no_missing
@@ -126,7 +127,7 @@ class EncoderDecoderModel(
         """Output weights of the symbols' logits, (V, width)."""
 
     def logits(self, vectors: Tensor) -> Tensor:  # (..., width) -> (..., V)
-        return F.linear(vectors, self.out, self.bias)
+        return linear(vectors, self.out, self.bias)
 
     def embed(self, x: Tensor) -> Tensor:
         """The embeddings of symbols x (...,), (..., width)."""

@@ -28,6 +28,7 @@ from ...core.model import Model
 from ...core.space import Space
 from ...nn.forecasters import ForecastNet, NLinear
 from ...nn.inputs.sequence import SequenceContext
+from ...nn.layers.linear import Linear
 from ...prob.copula import GaussianCopula, SinhArcsinhMargins
 from .._ordering import check_no_missing
 
@@ -146,7 +147,7 @@ class KnownInputs(nn.Module):
         super().__init__()
         rest = {name: part for name, part in space.given.items() if name != PAST}
         self.context = SequenceContext(replace(space, given=rest), 1)
-        self.lift = nn.Linear(self.context.width, channels) if self.context.width else None
+        self.lift = Linear(self.context.width, channels) if self.context.width else None
         if self.lift is not None:
             nn.init.zeros_(self.lift.weight)
             nn.init.zeros_(self.lift.bias)

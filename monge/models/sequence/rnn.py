@@ -30,6 +30,7 @@ from ...nn.attention.softmax import padding_mask
 from ...nn.inputs.condition_tokens import StepMap
 from ...nn.inputs.sequence import SequenceContext, has_other_length
 from ...nn.layers.dropout import Dropout
+from ...nn.layers.linear import Linear
 from ...nn.recurrent import GRU, LSTM, Bidirectional, RecurrentNet, RecurrentState
 from ...nn.stepwise import ConditionedStepwise, ContextAdded, State, Stepwise
 from .._sequence import SequenceModel
@@ -137,7 +138,7 @@ class RecurrentHead(Stepwise[RecurrentState]):
     def __init__(self, net: RecurrentNet, outputs: int, dropout: float) -> None:
         super().__init__()
         self.net, self.inputs, self.outputs = net, net.inputs, outputs
-        self.drop, self.leave = Dropout(dropout), nn.Linear(net.outputs, outputs)
+        self.drop, self.leave = Dropout(dropout), Linear(net.outputs, outputs)
         nn.init.zeros_(self.leave.weight)  # start at the marginal distribution of each place
         nn.init.zeros_(self.leave.bias)
 
@@ -247,12 +248,12 @@ class AttendingHead(ConditionedStepwise[AttendingState]):
         super().__init__()
         self.net, self.inputs, self.outputs = net, net.inputs, outputs
         self.context, self.read = source.fixed, source.split
-        self.lift = nn.Linear(source.fixed, net.inputs, bias=False) if source.fixed else None
+        self.lift = Linear(source.fixed, net.inputs, bias=False) if source.fixed else None
         self.score = build_score(config.attention, net.outputs, source.states)
         aligned = config.alignment == "line"
         self.log_width = nn.Parameter(torch.zeros(())) if aligned else None
-        self.mix = nn.Linear(net.outputs + source.states, net.outputs)
-        self.drop, self.leave = Dropout(config.dropout), nn.Linear(net.outputs, outputs)
+        self.mix = Linear(net.outputs + source.states, net.outputs)
+        self.drop, self.leave = Dropout(config.dropout), Linear(net.outputs, outputs)
         nn.init.zeros_(self.leave.weight)  # start at the marginal distribution of each place
         nn.init.zeros_(self.leave.bias)
 

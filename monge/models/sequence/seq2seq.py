@@ -26,6 +26,7 @@ from ...nn.attention.scores import HardAttention, HardChoice, build_score, log_p
 from ...nn.attention.softmax import padding_mask
 from ...nn.inputs.condition_tokens import ConditionTokens
 from ...nn.layers.dropout import Dropout
+from ...nn.layers.linear import Linear
 from ...nn.recurrent import GRU, Bidirectional, RecurrentNet, RecurrentState
 from ...prob.decoding import sample_symbols
 from ...prob.gradient_estimators import leave_one_out, score_function
@@ -105,13 +106,13 @@ class Seq2Seq(EncoderDecoderModel):
         half = replace(config.net, width=width // 2)
         self.encoder = Bidirectional.Config(net=half).build(width)
         self.net: RecurrentNet = config.net.build(width * (1 + (config.context == "input")))
-        self.bridge = nn.Linear(width, width * config.net.depth)
+        self.bridge = Linear(width, width * config.net.depth)
         self.score = (
             None
             if config.attention == "none"
             else build_score(config.attention, width, width, width // 2)
         )
-        self.mix = nn.Linear(2 * width, width)
+        self.mix = Linear(2 * width, width)
         self.drop = Dropout(config.dropout)
         self.embedding = nn.Parameter(torch.randn(space.size, width))
         self.heads = nn.Parameter(torch.randn(space.size, width) * width**-0.5)

@@ -26,6 +26,7 @@ from ...nn.attention.transformer import (
     TransformerEncoder,
     TransformerState,
 )
+from ...nn.fast_step import prepare_product
 from ...nn.inputs.condition_tokens import ConditionTokens
 from ...prob.decoding import sample_symbols
 from ._encoder_decoder import EncoderDecoderModel, cross_entropy
@@ -189,20 +190,14 @@ class TransformerDecoder:
 
     def __init__(self, model: Transformer, state: TransformerState, n: int) -> None:
         self.model, self.state, self.count = model, state, n
-        self.weight = model.out.detach().t().contiguous()  # (width, V): faster for few rows
-        self.logits, self.bias = (
-            self.weight.new_empty(0, self.weight.shape[1]),
-            model.bias.detach(),
-        )
+        weight = model.out.detach().t().contiguous()  # (width, V): faster for few rows
+        self.leave = prepare_product(weight, model.bias.detach())
 
     @torch.no_grad()
     def next_logits(self, symbol: Tensor | None) -> Tensor:
         model = self.model
         x = model.first.expand(self.count, -1) if symbol is None else model.embed(symbol)
-        if len(self.logits) != self.count:
-            self.logits = self.logits.new_empty(self.count, len(self.bias))
-        vectors = model.decoder.step(self.state, x)
-        return torch.addmm(self.bias, vectors, self.weight, out=self.logits)
+        return self.leave(model.decoder.step(self.state, x))
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
         self.state.reorder(rows, beams)

@@ -21,6 +21,7 @@ from ..fast_step import ResidualStep, StepMap, prepare, prepare_gelu_residual, p
 from ..layers.activation import Activation, activation
 from ..layers.dropout import Dropout
 from ..layers.init import Init
+from ..layers.linear import Linear
 from ..stepwise import State, Stepwise
 from .beam_cache import CrossAttentionState, branch
 from .linear import CausalLinearAttention, LinearAttention
@@ -72,7 +73,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         hidden = config.expand * config.width
-        self.enter, self.leave = nn.Linear(config.width, hidden), nn.Linear(hidden, config.width)
+        self.enter, self.leave = Linear(config.width, hidden), Linear(hidden, config.width)
         self.act, self.drop = activation(config.activation), Dropout(config.dropout)
 
     @property

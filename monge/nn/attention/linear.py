@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..fast_step import StepMap, prepare
+from ..layers.linear import Linear
 from ..stepwise import State, Stepwise
 from .softmax import check_heads, check_lengths, merge_heads, split_heads
 
@@ -64,7 +65,7 @@ class LinearHeads(nn.Module, abc.ABC):
         super().__init__()
         self.inputs = self.outputs = width
         self.heads, self.size = heads, check_heads(width, heads)
-        self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.enter, self.leave = Linear(width, 3 * width), Linear(width, width)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (B, heads, T, d)."""

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import UsageError
+from ..layers.linear import Linear
 
 ScoreName = Literal["dot", "unscaled", "bilinear", "additive"]
 HardChoice = Literal["argmax", "sample", "gumbel"]
@@ -47,7 +48,7 @@ class BilinearScore(AttentionScore):
 
     def __init__(self, queries: int, keys: int) -> None:
         super().__init__()
-        self.map = nn.Linear(queries, keys, bias=False)
+        self.map = Linear(queries, keys, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return self.map(q) @ k.transpose(1, 2)
@@ -58,8 +59,8 @@ class AdditiveScore(AttentionScore):
 
     def __init__(self, queries: int, keys: int, width: int) -> None:
         super().__init__()
-        self.query, self.key = nn.Linear(queries, width), nn.Linear(keys, width, bias=False)
-        self.out = nn.Linear(width, 1, bias=False)
+        self.query, self.key = Linear(queries, width), Linear(keys, width, bias=False)
+        self.out = Linear(width, 1, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return self.out((self.query(q)[:, :, None] + self.key(k)[:, None]).tanh()).squeeze(-1)

@@ -16,6 +16,7 @@ from ...core.config import Configured
 from ..fast_step import StepMap, prepare
 from ..layers.dropout import Dropout
 from ..layers.init import initialise
+from ..layers.linear import Linear
 from ..stepwise import State, Stepwise
 from .blocks import CausalBlock, EncoderBlock, TransformerBlockState, TransformerConfig
 from .position import absolute_positions
@@ -32,7 +33,7 @@ class InputProjection(nn.Module):
         super().__init__()
         self.places = absolute_positions(config.positions, inputs, max_steps, config.join)
         joined = inputs if self.places is None else self.places.outputs
-        self.lift = nn.Linear(joined, config.width) if joined != config.width else None
+        self.lift = Linear(joined, config.width) if joined != config.width else None
         self.drop = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,7 +110,7 @@ class CausalTransformer(Configured, Stepwise[TransformerState]):
         self.inputs, self.outputs = inputs, outputs
         self.entrance = InputProjection(config, inputs, max_steps)
         self.blocks = nn.ModuleList(CausalBlock(config, memory) for _ in range(config.depth))
-        self.norm, self.leave = last_norm(config), nn.Linear(config.width, outputs)
+        self.norm, self.leave = last_norm(config), Linear(config.width, outputs)
         init_weights(self, config)
         nn.init.zeros_(self.leave.bias)
 

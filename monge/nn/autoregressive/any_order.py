@@ -32,6 +32,7 @@ from ...core.errors import UsageError
 from ...core.model import is_exporting
 from ..layers.activation import Activation, activation
 from ..layers.init import Init, initialise
+from ..layers.linear import Linear
 from ..mlp import MLP
 from .masked_mlp import EntryStepper
 
@@ -271,7 +272,7 @@ class ConvSubsetNet(SubsetNet):
             return nn.Conv2d(into, width, config.kernel, padding="same", dilation=dilation)
 
         self.first = conv(2 * shape[0])
-        self.condition = nn.Linear(context, width, bias=False) if context else None
+        self.condition = Linear(context, width, bias=False) if context else None
         self.wide = nn.ModuleList(conv(width, 1 << place % 3) for place in range(config.depth))
         self.near = nn.ModuleList(conv(width) for _ in range(config.depth))
         for layer in self.near:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -31,6 +30,7 @@ from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
 from ..layers.init import Init, initialise_chain
+from ..layers.linear import linear
 from .incremental import CachedStepper, EntryStepper, FullPassStepper, SortedNetwork
 
 MAX_STORED_MASK_ENTRIES = 1 << 24
@@ -124,7 +124,7 @@ class MaskedLinear(nn.Linear):
             return cast(
                 Tensor, StaircaseLinear.apply(x, self.weight, self.bias, mask, stairs, trained)
             )
-        return F.linear(x, self.weight * mask, self.bias)
+        return linear(x, self.weight * mask, self.bias)
 
 
 def stairs(inputs: Tensor, outputs: Tensor) -> list[Stair]:

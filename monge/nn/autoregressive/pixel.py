@@ -36,6 +36,7 @@ from ...core.rng import make_generator
 from ..layers.activation import Activation
 from ..layers.dropout import Dropout
 from ..layers.init import GAIN_SQUARED, Init, init_weight, initialise
+from ..layers.linear import Linear
 from .masked_mlp import EntryStepper
 
 OddKernel = Literal[3, 5, 7, 9, 11, 13, 15]
@@ -136,7 +137,7 @@ class RasterNet(Configured, nn.Module, abc.ABC):
         self.blend = masked_conv(self.colours, self.colours)
         self.out = masked_conv(self.colours, entries, bias=False)
         self.offset = nn.Parameter(torch.zeros(len(entries), *shape[1:]))
-        self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
+        self.given = Linear(context, config.depth * biases, bias=False) if context else None
         self.drop = Dropout(config.dropout)
         nn.init.zeros_(self.out.weight)
 

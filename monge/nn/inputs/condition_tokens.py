@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...core.batch import Batch
 from ...core.space import Space
+from ..layers.linear import Linear
 from .features import Features
 from .sequence import one_step
 from .sound import SoundFrames
@@ -70,7 +71,7 @@ class StepMap(nn.Module):
         super().__init__()
         self.shape = space.shape
         self.features = Features(one_step(space) if space.shape else space)
-        self.lift = nn.Linear(self.features.width, width)
+        self.lift = Linear(self.features.width, width)
 
     @property
     def max_steps(self) -> int:

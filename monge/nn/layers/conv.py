@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ...core.errors import UsageError
 from ..mlp import MLP
+from .linear import Linear
 from .norm import Norm, norm
 from .specs import ConvSpec, Shape, format_shape
 
@@ -133,10 +134,10 @@ class NonLocal(nn.Module):
         width = width or max(channels // 2, 1)
         self.pairing, self.norm = pairing, norm(before, channels, 1)
         outputs = {"gaussian": 0, "embedded": width, "dot": width, "concat": 1}[pairing]
-        self.query = nn.Linear(channels, outputs, bias=False) if outputs else nn.Identity()
-        self.key = nn.Linear(channels, outputs, bias=False) if outputs else nn.Identity()
-        self.value = nn.Linear(channels, width, bias=False)
-        self.out = nn.Linear(width, channels)
+        self.query = Linear(channels, outputs, bias=False) if outputs else nn.Identity()
+        self.key = Linear(channels, outputs, bias=False) if outputs else nn.Identity()
+        self.value = Linear(channels, width, bias=False)
+        self.out = Linear(width, channels)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 

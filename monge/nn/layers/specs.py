@@ -26,6 +26,7 @@ from torch import nn
 from ...core.errors import UsageError
 from .activation import LEAKY_SLOPE, Activation, activation
 from .dropout import GaussianNoise, dropout
+from .linear import Linear
 from .norm import Norm, check_sides, norm
 from .pool import CONV, TRANSPOSED, GlobalPool, Pooling, pool
 
@@ -223,7 +224,7 @@ class DenseSpec(LayerSpec):
         return (inputs[0] + self.bias) * self.width
 
     def build(self, inputs: Shape) -> nn.Module:
-        return nn.Linear(inputs[0], self.width, self.bias)
+        return Linear(inputs[0], self.width, self.bias)
 
 
 @dataclass(frozen=True)
