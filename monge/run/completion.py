@@ -191,10 +191,12 @@ def replaced_cells(view: View, rows: Split, done: Completed, draws: int) -> dict
     unknown, and what is computed from it unless it was known itself."""
     event = done.replaced.reshape(len(rows), -1).numpy()
     found = {field.name: event[:, place] for place, field in enumerate(view.event.fields)}
+    known = {name: ~codes.isnan().numpy() for name, codes in rows.implied.items()}
+    for above in view.restored.differences:
+        found[above.name] = found[above.name] & ~known.get(above.name, np.zeros(len(rows), bool))
     for each in view.restored.derived:
         changed = np.any([found[name] for name in each.sources] or [np.zeros(len(rows), bool)], 0)
-        known = rows.implied.get(each.name)
-        found[each.name] = changed if known is None else changed & known.isnan().numpy()
+        found[each.name] = changed & ~known.get(each.name, np.zeros(len(rows), bool))
     return {name: some.repeat(draws) for name, some in found.items()}
 
 

@@ -44,6 +44,7 @@ from ..data.codecs.window import Window
 from ..data.frames import as_pandas, in_kind, is_frame, opened
 from ..data.packed import as_tensor
 from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
+from ..evaluate.rejection import CompleteRows
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
 from ..train.distributed import code_digest, join_workers, was_restarted
@@ -62,6 +63,7 @@ from .completion import (
 )
 from .latent import code_frame, decoded, encoded, own_rows
 from .predict import By, beside_inputs, predict, predict_parts, read_table
+from .relations import RelatedCells
 from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
 from .session import LossUnit, TrainingSession, follow
 from .setup import resolve_setup
@@ -694,10 +696,17 @@ class Run(SavedRun):
         def several(rows: Batch, count: int) -> torch.Tensor:
             return model.complete_several(rows.to(device), count, options, generator).cpu()
 
-        checked = self.view.constraints or implied
-        complete = complete_given(self.view, several, batch, implied) if checked else several
+        related = RelatedCells(self.view, model, several, device, generator, implied or {})
+        complete: CompleteRows = several
+        if self.view.constraints or implied:
+            complete = complete_given(self.view, several, batch, related)
         keeps = model.keeps_observed(options)
-        return complete_rows(batch, self.space, complete, by, draws, interval, keeps)
+        done = complete_rows(batch, self.space, complete, by, draws, interval, keeps)
+        if by != "sample" and related.known:
+            first = int(batch.row[0]) if batch.row is not None and len(batch) else 0
+            done = replace(done, x=related.agree(batch, done.x, first))
+        self.notes = tuple(dict.fromkeys([*self.notes, *sorted(related.notes)]))
+        return done
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:
         """The code of every row, (N, *latent); of a frame, a frame with its index and the entries
