@@ -779,7 +779,7 @@ def has_noise(settings: Sequence[str]) -> bool:
 
 def sampling_options(run: Run, settings: Sequence[str]) -> Config:
     """The sampling options that overrides set; the runs that they name are loaded."""
-    options = apply_overrides(run.require(CanSample).SamplingConfig(), settings, "sample")
+    options = apply_overrides(run.require(CanSample).sampling_defaults(), settings, "sample")
     for field, part in submodels(options):
         submodel = run.load_sibling(part.run).model.requires_grad_(False)
         for model in members(run.model):
@@ -795,7 +795,9 @@ def parse_condition(run: Run, name: str, text: str, settings: Sequence[str]) -> 
     """Encode a typed condition: one of the run's, or the event of a run that options name."""
     if name not in run.view.given:
         named = list(
-            submodels(apply_overrides(run.require(CanSample).SamplingConfig(), settings, "sample"))
+            submodels(
+                apply_overrides(run.require(CanSample).sampling_defaults(), settings, "sample")
+            )
         )
         for _, part in named:
             other = run.load_sibling(part.run)
