@@ -123,6 +123,7 @@ def command(
     from ..run import run as runs
     from ..run.completion import (
         POINT_DRAWS,
+        about_known_cells,
         about_unknown_rows,
         array_rows,
         completed_table,
@@ -201,7 +202,8 @@ def command(
             write_arrays(out, {str(name): cells.to_numpy() for name, cells in table.items()})
         else:
             write(found, x, out, length)
-    for note in (*found.notes, *about_unknown_rows(nothing)):
+    cells = about_known_cells(found.view, there) if denoised is None else []
+    for note in (*found.notes, *about_unknown_rows(nothing), *cells):
         console.note(note)
     method = (
         "resampled from whole rows, " + " ".join(anew)

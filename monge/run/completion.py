@@ -154,6 +154,16 @@ def about_unknown_rows(count: int) -> list[str]:
     return [f"{rows} no known cell; such rows are sampled as new ones"] if count else []
 
 
+def about_known_cells(view: View, rows: Split) -> list[str]:
+    """A note if the known cells of completed rows are not those of a file or a frame."""
+    if not view.selection.schema.table or rows.original is not None:
+        return []
+    return [
+        "known numbers have seven digits, as the encoded rows are at hand and not the files that "
+        "they were read from"
+    ]
+
+
 def completed_table(view: View, rows: Split, done: Completed, as_text: bool = False) -> Any:
     """Completed rows in the form of the data: those of a table as they were read, with the unknown
     cells replaced; `as_text` keeps the cells of a text file as they are written."""

@@ -54,6 +54,7 @@ from . import storage
 from .completion import (
     Completed,
     FillBy,
+    about_known_cells,
     about_unknown_rows,
     array_rows,
     complete_rows,
@@ -665,7 +666,15 @@ class Run(SavedRun):
         done = self.complete_batch(
             batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
         )
-        self.notes = [*dict.fromkeys([*self.notes, *about_unknown_rows(done.unknown_rows)])]
+        self.notes = [
+            *dict.fromkeys(
+                [
+                    *self.notes,
+                    *about_unknown_rows(done.unknown_rows),
+                    *about_known_cells(self.view, rows),
+                ]
+            )
+        ]
         found = completed_table(self.view, rows, done)
         labels = row_labels(what, rows)
         if isinstance(found, np.ndarray):
