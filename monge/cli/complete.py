@@ -236,16 +236,16 @@ def chosen_by(mean: bool, median: bool, count: int) -> FillBy:
 
 def write_intervals(run: Run, rows: Split, completed: Completed, out: Path) -> None:
     """A table whose filled-in numbers have the ends of their intervals beside them."""
-    from ..run.completion import completed_table
+    from ..run.completion import completed_table, replaced_cells
 
     table = as_frame(run, completed_table(run.view, rows, completed, as_text=True))
     if completed.low is None or completed.high is None:
         raise UsageError("--interval needs completions of numbers; leave it out")
     ends = {"low": frame(run, completed.low, {}), "high": frame(run, completed.high, {})}
     times = len(table) // len(completed.filled)
-    filled = completed.filled.repeat_interleave(times, 0).numpy().reshape(len(table), -1)
-    for place, field in enumerate(run.view.event.fields):
-        here = filled[:, place]
+    filled = replaced_cells(run.view, rows, completed, times)
+    for field in run.view.event.fields:
+        here = filled[field.name]
         if field.space.kind not in ("real", "counts") or not here.any():
             continue
         for name, other in ends.items():

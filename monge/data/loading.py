@@ -215,7 +215,7 @@ def with_original(dataset: Dataset, source: Any, options: Options) -> Dataset:
     """A table that was prepared, with the rows of its files as they are, if these are there and
     are what it was prepared from."""
     if isinstance(source, Path) and source.is_dir():
-        paths = unchanged_files(source) if is_prepared(source) else []
+        paths: Sequence[Path] = unchanged_files(source) if is_prepared(source) else []
         options = dataset.options
     else:
         paths = source.paths if isinstance(source, tables.TableFiles) else [source]

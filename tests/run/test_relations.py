@@ -100,6 +100,14 @@ def test_completed_files_keep_known_cells_as_they_are_written(fitted, tmp_path):
     known = before.notna()
     assert (after[known].fillna("") == before[known].fillna("")).all().all()
     assert (after["end"].astype(float) >= after["start"].astype(float)).all()
+    words = ["complete", str(run.folder), str(tmp_path / "holes.csv"), "--interval", "0.8"]
+    found = CliRunner().invoke(command, [*words, "-o", str(tmp_path / "ends.csv")])
+    assert found.exit_code == 0, found.output
+    ends = pd.read_csv(tmp_path / "ends.csv")
+    asked = with_holes().isna()
+    asked.loc[5:8, "a"] = False  # it follows from b and the total
+    for name in ("start", "end", "a", "low"):
+        assert (ends[f"{name}.low"].notna() == asked[name].to_numpy()).all()
 
 
 QUESTIONS = {
