@@ -144,6 +144,7 @@ def command(
     anew = tuple(f"{name}={value}" for name, value in (("noise", noise), ("edit", edit)) if value)
     generator = make_generator(seed, found.compute.torch_device())
     filled, nothing, some = 0, 0, bool(anew)
+    how: dict[str, None] = {}
 
     def completions(size: int) -> Iterator[tuple[Split, Batch, Completed]]:
         nonlocal filled, nothing, some
@@ -173,6 +174,7 @@ def command(
             )
             filled += int(completed.filled.sum())
             nothing += completed.unknown_rows
+            how.update(dict.fromkeys(completed.notes))
             yield part, batch, completed
 
     if denoised is not None:
@@ -203,7 +205,7 @@ def command(
         else:
             write(found, x, out, length)
     cells = about_known_cells(found.view, there) if denoised is None else []
-    for note in (*found.notes, *about_unknown_rows(nothing), *cells):
+    for note in (*found.notes, *how, *about_unknown_rows(nothing), *cells):
         console.note(note)
     method = (
         "resampled from whole rows, " + " ".join(anew)

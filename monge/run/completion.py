@@ -48,6 +48,7 @@ class Completed:
     replaced: Tensor  # (rows, *event): these, or all if the observed ones change too
     low: Tensor | None = None  # (rows, *event): the interval of each filled number
     high: Tensor | None = None
+    notes: tuple[str, ...] = ()  # how cells were sampled that known columns follow from
 
     @property
     def unknown_rows(self) -> int:

@@ -670,6 +670,7 @@ class Run(SavedRun):
             *dict.fromkeys(
                 [
                     *self.notes,
+                    *done.notes,
                     *about_unknown_rows(done.unknown_rows),
                     *about_known_cells(self.view, rows),
                 ]
@@ -714,8 +715,7 @@ class Run(SavedRun):
         if by != "sample" and related.known:
             first = int(batch.row[0]) if batch.row is not None and len(batch) else 0
             done = replace(done, x=related.agree(batch, done.x, first))
-        self.notes = tuple(dict.fromkeys([*self.notes, *sorted(related.notes)]))
-        return done
+        return replace(done, notes=tuple(sorted(related.notes)))
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:
         """The code of every row, (N, *latent); of a frame, a frame with its index and the entries

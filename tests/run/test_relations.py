@@ -164,6 +164,7 @@ def test_a_distance_that_is_often_zero_is_so_as_often(fitted, model):
 def test_models_without_marginals_or_exact_likelihoods_come_near(fitted, model, name, draws):
     done, samples, cell = compared(fitted(model, "150steps"), name, draws=draws, many=40_000)
     assert distance(done[cell], samples[cell]) < 3
+    assert any(name in note for note in fitted(model).notes)
     if name == "total":
         np.testing.assert_allclose(done["a"] + done["b"], 10, atol=1e-9)
 
