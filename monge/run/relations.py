@@ -48,8 +48,8 @@ SWEEPS = 8
 TRIES, TRIES_PER_DRAW, KEPT = 512, 8, 1 / 16
 """Completions of a row that are weighed where there is no exact likelihood, for each of many draws
 if that is more, and the share of them that is kept at least."""
-AT_ONCE = 2**15
-"""Rows whose likelihood is computed at a time."""
+AT_ONCE, CELLS_AT_ONCE = 2**15, 2**22
+"""Rows whose likelihood is computed at a time, and cells of the rows that are tried at a time."""
 EXACT = 1e-6
 """Largest error of a condition, relative to its size."""
 
@@ -87,12 +87,14 @@ class RelatedCells:
         """`count` completions of each row, (B, count, D); `index` (B,) numbers the rows among all,
         of which `first` come before."""
         found, order = [], []
-        for rows, conditions in self.patterns(batch, index, first):
-            if conditions is None:
-                found.append(self.complete(batch[rows], count))
-            else:
-                found.append(self.sample(conditions, count))
-            order.append(rows)
+        tried = max(TRIES, TRIES_PER_DRAW * count, GRID + REFINED) * len(self.names)
+        for part in torch.arange(len(batch)).split(max(CELLS_AT_ONCE // tried, 1)):
+            for rows, conditions in self.patterns(batch[part], index[part], first):
+                if conditions is None:
+                    found.append(self.complete(batch[part[rows]], count))
+                else:
+                    found.append(self.sample(conditions, count))
+                order.append(part[rows])
         return torch.cat(found)[torch.cat(order).argsort()]
 
     def patterns(
