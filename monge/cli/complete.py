@@ -123,6 +123,7 @@ def command(
     from ..run import run as runs
     from ..run.completion import (
         POINT_DRAWS,
+        about_known_cells,
         about_unknown_rows,
         array_rows,
         completed_table,
@@ -143,6 +144,7 @@ def command(
     anew = tuple(f"{name}={value}" for name, value in (("noise", noise), ("edit", edit)) if value)
     generator = make_generator(seed, found.compute.torch_device())
     filled, nothing, some = 0, 0, bool(anew)
+    how: dict[str, None] = {}
 
     def completions(size: int) -> Iterator[tuple[Split, Batch, Completed]]:
         nonlocal filled, nothing, some
@@ -172,6 +174,7 @@ def command(
             )
             filled += int(completed.filled.sum())
             nothing += completed.unknown_rows
+            how.update(dict.fromkeys(completed.notes))
             yield part, batch, completed
 
     if denoised is not None:
@@ -201,7 +204,8 @@ def command(
             write_arrays(out, {str(name): cells.to_numpy() for name, cells in table.items()})
         else:
             write(found, x, out, length)
-    for note in (*found.notes, *about_unknown_rows(nothing)):
+    cells = about_known_cells(found.view, there) if denoised is None else []
+    for note in (*found.notes, *how, *about_unknown_rows(nothing), *cells):
         console.note(note)
     method = (
         "resampled from whole rows, " + " ".join(anew)
@@ -234,16 +238,16 @@ def chosen_by(mean: bool, median: bool, count: int) -> FillBy:
 
 def write_intervals(run: Run, rows: Split, completed: Completed, out: Path) -> None:
     """A table whose filled-in numbers have the ends of their intervals beside them."""
-    from ..run.completion import completed_table
+    from ..run.completion import completed_table, replaced_cells
 
     table = as_frame(run, completed_table(run.view, rows, completed, as_text=True))
     if completed.low is None or completed.high is None:
         raise UsageError("--interval needs completions of numbers; leave it out")
     ends = {"low": frame(run, completed.low, {}), "high": frame(run, completed.high, {})}
     times = len(table) // len(completed.filled)
-    filled = completed.filled.repeat_interleave(times, 0).numpy().reshape(len(table), -1)
-    for place, field in enumerate(run.view.event.fields):
-        here = filled[:, place]
+    filled = replaced_cells(run.view, rows, completed, times)
+    for field in run.view.event.fields:
+        here = filled[field.name]
         if field.space.kind not in ("real", "counts") or not here.any():
             continue
         for name, other in ends.items():

@@ -97,6 +97,10 @@ class CanSample(Ability):
     class SamplingConfig(Config):
         """Sampling options; the defaults suffice for every model."""
 
+    def sampling_defaults(self) -> Config:
+        """The options that hold where none is given; a model may choose them by its data."""
+        return self.SamplingConfig()
+
     @abc.abstractmethod
     def sample(
         self,

@@ -285,6 +285,9 @@ class EnsembleSample(EnsembleAbility, CanSample):
     needs: ClassVar[Sequence[type]] = (CanSample,)
 
     @torch.no_grad()
+    def sampling_defaults(self) -> BaseConfig:
+        return self.each[0].sampling_defaults()
+
     def sample(
         self,
         n: int,

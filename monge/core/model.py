@@ -191,8 +191,8 @@ class Model(Configured, nn.Module, abc.ABC):
         """Data-dependent initialisation, before step 0: scales, codebooks, cluster centres."""
 
     def count_rows(self, batches: Iterable[Batch]) -> None:
-        """Frequencies in all training rows, after the initialisation and before step 0. The rows
-        come in chunks that are read one after the other; by default none is."""
+        """Statistics of all training rows, after the initialisation and before step 0. The rows
+        come in chunks, which are read anew by each pass over them; by default none is read."""
 
     @property
     def evals_per_score(self) -> int:

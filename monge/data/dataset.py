@@ -28,7 +28,7 @@ from .codecs.tokens import Text
 from .codecs.window import Window
 from .constraints import ColumnConstraint
 from .constraints import parse as parse_constraints
-from .derived import Lookup, in_numbers, leaks
+from .derived import in_numbers, is_empty, leaks
 from .options import NO_CHANGE, Options
 from .packed import (
     AsTensors,
@@ -500,41 +500,40 @@ class View:
 
     @cached_property
     def implied(self) -> dict[str, np.ndarray]:
-        """The known codes (N,) of each computed column in rows in which the column that it is
-        computed from is empty, NaN in the others; columns without such rows are left out."""
-        fields = {field.name: field for field in self.selection.schema.fields}
-        codecs = {name: field.codec for name, field in fields.items()}
+        """The known codes (N,) of each computed column, and of each that is modelled as a
+        difference, in rows in which a column that it follows from is empty, NaN in the others;
+        columns without such rows are left out."""
+        codecs = {field.name: field.codec for field in self.selection.schema.fields}
         columns = single_columns(self.dataset.stored)
         found = {
             each.name: each.implied(columns, codecs)
-            for each in self.restored.derived
-            if isinstance(each, Lookup)
-            and {each.name, each.source} <= {*columns}
-            and (fields[each.source].space.missing or fields[each.source].space.optional)
+            for each in self.restored.relations
+            if {each.name, *each.sources} <= {*columns}
+            and any(is_empty(columns[name], codecs[name]).any() for name in each.sources)
         }
         return {name: codes for name, codes in found.items() if not np.isnan(codes).all()}
 
     @cached_property
     def undetermined(self) -> np.ndarray | None:
-        """The rows (N,) in which a computed column leaves several names to the column that it is
-        computed from: a sum over these names would be their likelihood. None if there are none."""
+        """The rows (N,) in which a computed column, or a difference, leaves several values to the
+        columns that it follows from: a sum or an integral over these would be their likelihood.
+        None if there are none."""
         codecs = {field.name: field.codec for field in self.selection.schema.fields}
         wrong = np.zeros(len(self.dataset), bool)
-        for each in self.restored.derived:
-            if (known := self.implied.get(each.name)) is not None:
-                made = each.compute(single_columns(self.dataset.stored), codecs, len(known))
-                wrong |= ~np.isnan(known) & (made != known)
+        for each in self.restored.relations:
+            if each.name in self.implied:
+                wrong |= each.undetermined(single_columns(self.dataset.stored), codecs)
         return wrong if wrong.any() else None
 
     def left_undetermined(self, split: str) -> tuple[str, ...]:
-        """A note about the rows of a split whose likelihood is a sum over names."""
+        """A note about the rows of a split whose likelihood is a sum or an integral."""
         if self.undetermined is None:
             return ()
         rows = self.dataset.rows_of(split)
         count = int(self.undetermined[rows].sum())
         pairs = [
             f"{each.name} is known and {listed(each.sources)} is empty"
-            for each in self.restored.derived
+            for each in self.restored.relations
             if each.name in self.implied
         ]
         if not count:

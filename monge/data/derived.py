@@ -82,6 +82,21 @@ class Derived(Config, abc.ABC):
         found, expected = codes[self.name], self.compute(codes, codecs, n)
         return ~((found == expected) | is_empty(found, codecs[self.name]))
 
+    def implied(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
+        """The codes (N,) of this column where it is known and cannot be computed, so that it says
+        something about the empty cells among its sources; NaN elsewhere."""
+        value = codes[self.name].astype(np.float64)
+        return np.where(np.isnan(self.compute(codes, codecs, len(value))), value, np.nan)
+
+    def fill_source(self, codes: Codes, codecs: Mapping[str, Codec]) -> Mapping[str, np.ndarray]:
+        """Sources with those empty cells filled in that this column determines."""
+        return {}
+
+    def undetermined(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
+        """The rows (N,) in which what this column says leaves several values to its sources."""
+        known = self.implied(codes, codecs)
+        return ~np.isnan(known) & (self.compute(codes, codecs, len(known)) != known)
+
 
 class Constant(Derived):
     """A column with one value in all rows."""
@@ -124,14 +139,14 @@ class Lookup(Derived):
         values = np.array([*table, np.nan])  # index -1 is unknown
         return values[codes_of(codes[self.source])]
 
-    def fill_source(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
+    def fill_source(self, codes: Codes, codecs: Mapping[str, Codec]) -> Mapping[str, np.ndarray]:
         """The source with its empty cells filled in where only one name has the value of this
         column."""
         source, value = codes[self.source].copy(), self.implied(codes, codecs)
         for place, code in enumerate(self.codes):
             if code is not None and self.codes.count(code) == 1:
                 source[value == code] = place
-        return source
+        return {self.source: source}
 
     def implied(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
         """The codes (N,) of this column where it is known and its source is empty, so that it says
@@ -172,8 +187,41 @@ class Formula(Derived):
 
     def broken(self, codes: Codes, codecs: Mapping[str, Codec], n: int) -> np.ndarray:
         """Only known columns that cannot be computed: constraints compare the others."""
-        computed = self.compute(codes, codecs, n)
-        return np.isnan(computed) & ~np.isnan(codes[self.name])
+        return ~np.isnan(self.implied(codes, codecs))
+
+    def code(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
+        """The code of this column, not rounded to the decimals of its sources."""
+        numbers = {
+            name: codes[name].astype(np.float64) + zero_of(codecs[name]) for name in self.columns
+        }
+        value = parse_expression(self.text, self.columns).compute(numbers)
+        return np.asarray(value - zero_of(codecs[self.name]))
+
+    def fill_source(self, codes: Codes, codecs: Mapping[str, Codec]) -> Mapping[str, np.ndarray]:
+        """Sources that are empty alone, where the expression is linear in them."""
+        empty = {name: np.isnan(codes[name]) for name in self.columns}
+        alone = (sum(cells.astype(int) for cells in empty.values()) == 1) & ~np.isnan(
+            codes[self.name]
+        )
+        found = {}
+        for name, cells in empty.items():
+            rows = np.flatnonzero(alone & cells)
+            if not len(rows):
+                continue
+            here = {each: codes[each][rows].astype(np.float64) for each in self.columns}
+            origin, one, two = (
+                self.code({**here, name: np.full(len(rows), value)}, codecs)
+                for value in (0.0, 1.0, 2.0)
+            )
+            slope = one - origin
+            linear = (slope != 0) & np.isclose(two - one, slope, rtol=1e-9)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                value = (codes[self.name][rows].astype(np.float64) - origin) / slope
+            if getattr(codecs[name], "kind", "binary") != "real":
+                value = np.where(np.abs(value - np.rint(value)) < 1e-3, np.rint(value), value)
+            found[name] = codes[name].copy()
+            found[name][rows] = np.where(linear, value, np.nan)
+        return found
 
     @property
     def rule(self) -> str:
@@ -200,17 +248,19 @@ class Difference(Config):
         top, base = codes[self.name].astype(np.float64), codes[self.base].astype(np.float64)
         return np.maximum(top - base + self.shift, 0).astype(codes[self.name].dtype)
 
-    def refuse_undefined(self, codes: Codes, places: RowLocations) -> None:
-        """DataError about the first row with a value above an empty cell."""
-        if not {self.name, self.base} <= {*codes}:
-            return
-        wrong = np.flatnonzero(np.isnan(codes[self.base]) & ~np.isnan(codes[self.name]))
-        if len(wrong):
-            raise DataError(
-                f"{places.at(f'column {self.base!r}')(int(wrong[0]))} is empty and "
-                f"{self.name}, which is modelled as its distance above {self.base}, is not; fill "
-                "it in, or leave both empty"
-            )
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.base,)
+
+    def implied(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
+        """The codes (N,) of this column where it is known and the column below it is empty; NaN
+        elsewhere."""
+        value = codes[self.name].astype(np.float64)
+        return np.where(np.isnan(codes[self.base]), value, np.nan)
+
+    def undetermined(self, codes: Codes, codecs: Mapping[str, Codec]) -> np.ndarray:
+        """The rows (N,) in which the distance is not known although this column is."""
+        return ~np.isnan(self.implied(codes, codecs))
 
     def add(self, difference: np.ndarray, base: np.ndarray) -> np.ndarray:
         total = difference.astype(np.float64) + base.astype(np.float64) - self.shift
@@ -239,6 +289,28 @@ class Restored:
         for derived in self.derived:
             codes[derived.name] = derived.compute(codes, codecs, len(x))
         return codes
+
+    @property
+    def relations(self) -> tuple[Derived | Difference, ...]:
+        """The columns that are not modelled as they are; what is known of one says something about
+        the cells that it follows from."""
+        return (*self.derived, *self.differences)
+
+    def exact(
+        self,
+        wanted: Sequence[str],
+        names: Sequence[str],
+        x: np.ndarray,
+        codecs: Mapping[str, Codec],
+    ) -> np.ndarray:
+        """The codes (N, wanted) of formulas and differences from rows x (N, D), not rounded."""
+        codes = {name: x[:, place].astype(np.float64) for place, name in enumerate(names)}
+        for each in self.differences:
+            codes[each.name] = each.add(codes[each.name], codes[each.base])
+        for derived in self.derived:
+            if isinstance(derived, Formula):
+                codes[derived.name] = derived.code(codes, codecs)
+        return np.stack([codes[name] for name in wanted], 1)
 
 
 def refuse_broken_rows(

@@ -42,6 +42,7 @@ from .prepared import (
     cache_place,
     cache_root,
     is_prepared,
+    unchanged_files,
 )
 from .prepared import read as read_prepared
 from .prepared import writing as writing_prepared
@@ -211,11 +212,15 @@ def decoded(dataset: Dataset) -> RawData:
 
 
 def with_original(dataset: Dataset, source: Any, options: Options) -> Dataset:
-    """A table that was prepared in the cache, with the rows of its files as they are."""
+    """A table that was prepared, with the rows of its files as they are, if these are there and
+    are what it was prepared from."""
     if isinstance(source, Path) and source.is_dir():
-        return dataset
-    paths = source.paths if isinstance(source, tables.TableFiles) else [source]
-    if dataset.schema.table and not dataset.dropped and not options.rows:  # every row is there
+        paths: Sequence[Path] = unchanged_files(source) if is_prepared(source) else []
+        options = dataset.options
+    else:
+        paths = source.paths if isinstance(source, tables.TableFiles) else [source]
+    every_row = not dataset.dropped and not options.rows
+    if paths and dataset.schema.table and every_row:
         dataset.original = tables.original_of(paths, dataset.name, options)
     return dataset
 

@@ -658,6 +658,23 @@ def read(
     raise OtherColumns(dataset)
 
 
+def unchanged_files(folder: Path) -> list[Path]:
+    """The files that a folder was prepared from; none if one of them changed or is gone, or they
+    are too many to be listed."""
+    about = read_json(folder / ABOUT)
+    origin = about.get("origin", []) if isinstance(about, dict) else []
+    found = []
+    for path, size, time in origin:
+        try:
+            now = os.stat(path)
+        except (OSError, TypeError, ValueError):
+            return []
+        if (now.st_size, now.st_mtime_ns) != (size, time):
+            return []
+        found.append(Path(path))
+    return found
+
+
 def notes_of(folder: Path, tensors: StoredTensors) -> list[str]:
     if any(field.form == "pictures" for field in tensors.files.values()):
         return [

@@ -22,7 +22,7 @@ from .codecs.base import Codec, Locator
 from .codecs.scalar import Categorical, distinct, known_names, listed, spelled
 from .codecs.sequence import SequenceCodec, is_uneven, pack
 from .codecs.tokens import Text
-from .derived import Lookup, cell, in_numbers, refuse_broken_rows
+from .derived import Formula, cell, in_numbers, refuse_broken_rows
 from .packed import FieldRows, Ragged, single_columns
 from .readers import tables
 from .readers.arrays import from_arrays
@@ -266,14 +266,14 @@ def fill_sources(
 ) -> Mapping[str, FieldRows]:
     """The columns with empty cells filled in that follow from a column computed from them."""
     derived = selection.restored.derived if selection.is_whole else ()
-    lookups = [each for each in derived if isinstance(each, Lookup)]
-    if not lookups:
+    if not derived:
         return tensors
     found, codes = dict(tensors), dict(single_columns(tensors))
     codecs = {field.name: field.codec for field in selection.schema.fields}
-    for each in reversed(lookups):
-        if {each.name, each.source} <= {*codes} & {*raw.values}:
-            found[each.source] = codes[each.source] = each.fill_source(codes, codecs)
+    for each in reversed(derived):
+        if {each.name, *each.sources} <= {*codes} & {*raw.values}:
+            for source, filled in each.fill_source(codes, codecs).items():
+                found[source] = codes[source] = filled
     return found
 
 
@@ -301,10 +301,9 @@ def refuse_impossible(
         constraints.refuse_broken(
             present, numbers, raw.places, lambda name, row: cell(name, codes, known, row)
         )
-    if restored.derived:
-        refuse_broken_rows(restored.derived, codes, known, raw.places)
-    for each in restored.differences:
-        each.refuse_undefined(codes, raw.places)
+    lookups = [each for each in restored.derived if not isinstance(each, Formula)]
+    if lookups:  # a formula of unknown cells is met by completing them
+        refuse_broken_rows(lookups, codes, known, raw.places)
 
 
 def refuse_outside(space: Space, x: np.ndarray, at: Locator) -> None:

@@ -48,6 +48,7 @@ class Completed:
     replaced: Tensor  # (rows, *event): these, or all if the observed ones change too
     low: Tensor | None = None  # (rows, *event): the interval of each filled number
     high: Tensor | None = None
+    notes: tuple[str, ...] = ()  # how cells were sampled that known columns follow from
 
     @property
     def unknown_rows(self) -> int:
@@ -154,6 +155,16 @@ def about_unknown_rows(count: int) -> list[str]:
     return [f"{rows} no known cell; such rows are sampled as new ones"] if count else []
 
 
+def about_known_cells(view: View, rows: Split) -> list[str]:
+    """A note if the known cells of completed rows are not those of a file or a frame."""
+    if not view.selection.schema.table or rows.original is not None:
+        return []
+    return [
+        "known numbers have seven digits, as the encoded rows are at hand and not the files that "
+        "they were read from"
+    ]
+
+
 def completed_table(view: View, rows: Split, done: Completed, as_text: bool = False) -> Any:
     """Completed rows in the form of the data: those of a table as they were read, with the unknown
     cells replaced; `as_text` keeps the cells of a text file as they are written."""
@@ -191,10 +202,12 @@ def replaced_cells(view: View, rows: Split, done: Completed, draws: int) -> dict
     unknown, and what is computed from it unless it was known itself."""
     event = done.replaced.reshape(len(rows), -1).numpy()
     found = {field.name: event[:, place] for place, field in enumerate(view.event.fields)}
+    known = {name: ~codes.isnan().numpy() for name, codes in rows.implied.items()}
+    for above in view.restored.differences:
+        found[above.name] = found[above.name] & ~known.get(above.name, np.zeros(len(rows), bool))
     for each in view.restored.derived:
         changed = np.any([found[name] for name in each.sources] or [np.zeros(len(rows), bool)], 0)
-        known = rows.implied.get(each.name)
-        found[each.name] = changed if known is None else changed & known.isnan().numpy()
+        found[each.name] = changed & ~known.get(each.name, np.zeros(len(rows), bool))
     return {name: some.repeat(draws) for name, some in found.items()}
 
 

@@ -179,7 +179,7 @@ def forecast(
     past, future = window_of(run, "past"), window_of(run, "future")
     chosen, observed = observed_range([w for w in settings if not w.startswith("data.")])
     sampling = [word.removeprefix("sample.") for word in chosen]
-    options = run.require(CanSample).SamplingConfig().override(*sampling)
+    options = run.require(CanSample).sampling_defaults().override(*sampling)
     data_options = [word.removeprefix("data.") for word in settings if word.startswith("data.")]
     series, wanted = series_of(run, what, data_options), horizon or future.steps
     if len(series) < past.steps:

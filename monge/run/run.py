@@ -44,6 +44,7 @@ from ..data.codecs.window import Window
 from ..data.frames import as_pandas, in_kind, is_frame, opened
 from ..data.packed import as_tensor
 from ..evaluate.likelihood import RowLikelihoods, chunks, row_likelihoods
+from ..evaluate.rejection import CompleteRows
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
 from ..train.distributed import code_digest, join_workers, was_restarted
@@ -53,6 +54,7 @@ from . import storage
 from .completion import (
     Completed,
     FillBy,
+    about_known_cells,
     about_unknown_rows,
     array_rows,
     complete_rows,
@@ -62,6 +64,7 @@ from .completion import (
 )
 from .latent import code_frame, decoded, encoded, own_rows
 from .predict import By, beside_inputs, predict, predict_parts, read_table
+from .relations import RelatedCells
 from .saved import ComputeConfig, SavedRun, build, row_labels, submodels
 from .session import LossUnit, TrainingSession, follow
 from .setup import resolve_setup
@@ -663,7 +666,16 @@ class Run(SavedRun):
         done = self.complete_batch(
             batch, *settings, by=by, draws=draws, seed=seed, implied=rows.implied
         )
-        self.notes = [*dict.fromkeys([*self.notes, *about_unknown_rows(done.unknown_rows)])]
+        self.notes = [
+            *dict.fromkeys(
+                [
+                    *self.notes,
+                    *done.notes,
+                    *about_unknown_rows(done.unknown_rows),
+                    *about_known_cells(self.view, rows),
+                ]
+            )
+        ]
         found = completed_table(self.view, rows, done)
         labels = row_labels(what, rows)
         if isinstance(found, np.ndarray):
@@ -694,10 +706,16 @@ class Run(SavedRun):
         def several(rows: Batch, count: int) -> torch.Tensor:
             return model.complete_several(rows.to(device), count, options, generator).cpu()
 
-        checked = self.view.constraints or implied
-        complete = complete_given(self.view, several, batch, implied) if checked else several
+        related = RelatedCells(self.view, model, several, device, generator, implied or {})
+        complete: CompleteRows = several
+        if self.view.constraints or implied:
+            complete = complete_given(self.view, several, batch, related)
         keeps = model.keeps_observed(options)
-        return complete_rows(batch, self.space, complete, by, draws, interval, keeps)
+        done = complete_rows(batch, self.space, complete, by, draws, interval, keeps)
+        if by != "sample" and related.known:
+            first = int(batch.row[0]) if batch.row is not None and len(batch) else 0
+            done = replace(done, x=related.agree(batch, done.x, first))
+        return replace(done, notes=tuple(sorted(related.notes)))
 
     def encode(self, what: Any = None, split: str | None = None) -> Any:
         """The code of every row, (N, *latent); of a frame, a frame with its index and the entries
@@ -770,7 +788,7 @@ def has_noise(settings: Sequence[str]) -> bool:
 
 def sampling_options(run: Run, settings: Sequence[str]) -> Config:
     """The sampling options that overrides set; the runs that they name are loaded."""
-    options = apply_overrides(run.require(CanSample).SamplingConfig(), settings, "sample")
+    options = apply_overrides(run.require(CanSample).sampling_defaults(), settings, "sample")
     for field, part in submodels(options):
         submodel = run.load_sibling(part.run).model.requires_grad_(False)
         for model in members(run.model):
@@ -786,7 +804,9 @@ def parse_condition(run: Run, name: str, text: str, settings: Sequence[str]) -> 
     """Encode a typed condition: one of the run's, or the event of a run that options name."""
     if name not in run.view.given:
         named = list(
-            submodels(apply_overrides(run.require(CanSample).SamplingConfig(), settings, "sample"))
+            submodels(
+                apply_overrides(run.require(CanSample).sampling_defaults(), settings, "sample")
+            )
         )
         for _, part in named:
             other = run.load_sibling(part.run)

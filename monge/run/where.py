@@ -30,6 +30,7 @@ from ..data.dataset import View
 from ..data.derived import Lookup
 from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.rejection import MAX_REPEATS, CompleteRows, complete_obeying
+from .relations import RelatedCells
 
 ComparisonSign = Literal["=", "!=", "<", "<=", ">", ">="]
 CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*$", re.S)
@@ -429,17 +430,18 @@ def complete_given(
     view: View,
     complete: CompleteRows,
     every: Batch,
-    implied: Mapping[str, Tensor] | None = None,
+    related: RelatedCells,
 ) -> CompleteRows:
     """Completions of some of the rows of `every` that obey the constraints of the data and have
-    the codes of computed columns that are known (`implied`, NaN where they are not): those that do
-    not are made again."""
+    the codes of computed columns that are known: numbers by construction (`related`), others are
+    made again until they do."""
     first = int(every.row[0]) if every.row is not None and len(every) else 0
+    names = {n: codes for n, codes in related.implied.items() if n not in related.known}
 
     def repeat(batch: Batch, count: int) -> Tensor:
         place = torch.arange(len(batch)) if batch.row is None else batch.row - first
         each = place.repeat_interleave(count)
-        known = {name: codes[each] for name, codes in (implied or {}).items()}
+        known = {name: codes[each] for name, codes in names.items()}
 
         def obeys(x: Tensor) -> Tensor:
             good = view.obeys(x) if view.constraints else torch.ones(len(x), dtype=torch.bool)
@@ -448,7 +450,11 @@ def complete_given(
                 good &= wanted.isnan() | (torch.from_numpy(codes[name]).double() == wanted)
             return good
 
-        x, wrong = complete_obeying(complete, batch, count, obeys)
+        def related_rows(rows: Batch, times: int) -> Tensor:
+            here = torch.arange(len(rows)) if rows.row is None else rows.row - first
+            return related(rows, times, here, first) if related.known else complete(rows, times)
+
+        x, wrong = complete_obeying(related_rows, batch, count, obeys)
         if not len(wrong):
             return x
         rules = [*(each.text for each in view.constraints), *(each for each in known)]

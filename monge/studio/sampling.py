@@ -102,7 +102,7 @@ class Asked:
 
 def option_inputs(run: Run) -> list[forms.Input]:
     """The sampling options of a model."""
-    options = run.require(CanSample).SamplingConfig()
+    options = run.require(CanSample).sampling_defaults()
     return [each for each in forms.inputs(options) if each.name != "prompt"]
 
 

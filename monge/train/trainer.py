@@ -108,6 +108,19 @@ class EMA:
             p.copy_(weights[name])
 
 
+class RowChunks:
+    """At most MAX_COUNTED_ROWS training rows, evenly spaced, in chunks that are read when they are
+    wanted."""
+
+    def __init__(self, rows: RowSource, device: torch.device) -> None:
+        self.rows, self.device = rows, device
+
+    def __iter__(self) -> Iterator[Batch]:
+        count = min(len(self.rows), MAX_COUNTED_ROWS)
+        for chunk in (torch.arange(count) * len(self.rows) // count).split(COUNTED_CHUNK):
+            yield self.rows.batch(chunk, train=True).sent_to(self.device)
+
+
 class PieceSums:
     """Sums over the pieces of a batch: of gradients, which torch adds in place, and of losses."""
 
@@ -496,11 +509,7 @@ class Trainer:
         count = min(len(self.rows), most if self.model.space.kind == "columns" else MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
         self.model.initialise_from_data(self.rows.batch(index, train=True).sent_to(self.device))
-        count = min(len(self.rows), MAX_COUNTED_ROWS)
-        chunks = (torch.arange(count) * len(self.rows) // count).split(COUNTED_CHUNK)
-        self.model.count_rows(
-            self.rows.batch(chunk, train=True).sent_to(self.device) for chunk in chunks
-        )
+        self.model.count_rows(RowChunks(self.rows, self.device))
         self.synchronise()
         if not self.shard:
             self.ema = EMA(self.model, self.train_config.ema_decay)

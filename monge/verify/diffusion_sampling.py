@@ -256,7 +256,7 @@ def x114_what_is_seen_is_kept(model: CanComplete, batch: Batch) -> Residual:
     seen = (torch.arange(flat.shape[1]) < flat.shape[1] // 2).expand_as(flat)
     partial = torch.where(seen, flat, strangers(model, batch)).reshape(batch.x.shape)
     observed = seen.reshape(batch.x.shape)
-    options = model.SamplingConfig() if isinstance(model, CanSample) else None
+    options = model.sampling_defaults() if isinstance(model, CanSample) else None
     fields = options.__dataclass_fields__ if options else ()
     few = {name: count for name, count in FEW.items() if name in fields}
     try:

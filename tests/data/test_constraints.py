@@ -228,7 +228,6 @@ def test_schemas_of_constraints_survive_json():
         ("end", -5, r"'end>=start', row 6"),
         ("total", 1.0, r"'total=a\+b', row 6"),
         ("rate", 101.0, r"'rate', row 6"),
-        ("start", None, r"row 6"),
         ("kind", 2, r"row 6.*kind=2.*purpose="),
     ],
 )

@@ -1,5 +1,7 @@
 """Score models: what is matched, and that all three ways have their minimum at the score."""
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -79,6 +81,21 @@ def test_langevin_is_the_default_and_others_can_be_asked_for():
         5, None, model.SamplingConfig(sampler=DPM.Config(steps=3)), make_generator(0)
     ).shape
     assert len(list(model.stream(5, None, options, make_generator(0)))) == 4
+
+
+def test_tables_are_sampled_by_the_probability_flow(tmp_path):
+    n = 200
+    frame = pd.DataFrame({"a": np.arange(n) % 7 * 1.5, "b": np.where(np.arange(n) % 3, "x", None)})
+    run = monge.fit("score_sde", frame, budget="2steps", out=tmp_path / "run", progress=False)
+    plain, flow, steps = (
+        run.sample_tensor(20, None, *options, seed=3)
+        for options in ([], ["sampler=dpm"], ["sampler=langevin", "sampler.steps=2"])
+    )
+    assert torch.equal(plain.nan_to_num(), flow.nan_to_num())
+    assert not torch.equal(plain.nan_to_num(), steps.nan_to_num())
+    both = monge.fit("score_sde", frame, budget="2steps", ensemble=2, out=tmp_path / "two")
+    assert type(both.model.sampling_defaults()) is type(run.model.sampling_defaults())
+    assert both.model.sampling_defaults() == run.model.sampling_defaults()
 
 
 @pytest.mark.slow

@@ -109,6 +109,26 @@ def test_a_csv_file_keeps_the_text_of_its_cells(folder, tmp_path, monkeypatch, w
     assert {*columns["paid"]} == {"TRUE", "FALSE"}
 
 
+@pytest.mark.parametrize("change", ["none", "changed", "gone"])
+def test_a_prepared_folder_has_the_cells_of_its_file_while_it_is_there(folder, tmp_path, change):
+    given, out = tmp_path / "given.csv", tmp_path / "full.csv"
+    table().to_csv(given, index=False)
+    assert attempt(["data", "prepare", f"{given}", "-o", f"{tmp_path / 'rows.monge'}"]) == 0
+    if change == "changed":
+        given.write_text(given.read_text() + "\n")
+    elif change == "gone":
+        given.unlink()
+    run = monge.load(folder / "run")
+    made = run.complete(tmp_path / "rows.monge")
+    assert (str(made["large"][3]) == SEEN[0][1]) == (change == "none")
+    assert any("seven digits" in note for note in run.notes) == (change != "none")
+    assert attempt(["complete", f"{folder}/run", f"{tmp_path}/rows.monge", "-o", f"{out}"]) == 0
+    full = pd.read_csv(out, dtype=str, keep_default_na=False)
+    known = (table() != "").to_numpy()
+    same = (full.to_numpy()[known] == table().to_numpy()[known]).all()
+    assert same == (change == "none")
+
+
 def test_rows_of_several_files_keep_their_cells(folder, tmp_path):
     rows = table()
     for name, part in (("train", rows[:8]), ("valid", rows[8:9]), ("test", rows[9:16])):

@@ -53,6 +53,8 @@ SMALL_DATA_ROWS = 5000
 """Rows below which the default network is small."""
 CLUSTERS = 512
 """Clusters of large images by default."""
+CLUSTER_SWEEPS = 5
+"""Passes of k-means over all training rows, after those over the rows of the initialisation."""
 HIGH_DIMENSIONAL_ENTRIES, FIRST_LEVEL_SIDE = 2048, 32
 """Numbers of a large image, pixels times channels, from which its network has few channels at full
 resolution; and the positions to a side of the first level of that network."""
@@ -258,9 +260,11 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         self.count_rows([batch])
 
     def count_rows(self, batches: Iterable[Batch]) -> None:
-        """The shares of the clusters, and the frequencies of levels in each."""
+        """The centres, the shares and the frequencies of levels of the clusters."""
         if self.clusters is None:
             return
+        for _ in range(CLUSTER_SWEEPS):
+            self.clusters.move(map(self.to_units, batches))
         rows = self.clusters.count(map(self.to_units, batches))
         if self.entrywise is None:
             deque(rows, maxlen=0)

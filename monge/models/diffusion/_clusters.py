@@ -47,6 +47,17 @@ class Clusters(nn.Module):
         self.centres.copy_(k_means(y, count))
 
     @torch.no_grad()
+    def move(self, rows: Iterable[Tensor]) -> None:
+        """The centres moved to the means of the rows (B, D) that are nearest to them."""
+        total, members = torch.zeros_like(self.centres), torch.zeros_like(self.shares)
+        for y in rows:
+            cluster = self.nearest(y)
+            total.index_add_(0, cluster, y)
+            members += torch.bincount(cluster, minlength=len(members))
+        members = members[:, None]
+        self.centres.copy_(torch.where(members > 0, total / members.clamp_min(1), self.centres))
+
+    @torch.no_grad()
     def count(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunks of rows (B, D) with their clusters (B,). When all have been read, the shares,
         with one row more in each cluster, and the variance are theirs."""

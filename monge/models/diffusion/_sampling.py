@@ -316,7 +316,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         return (x - self.units.shift) / self.units.scale
 
     def sampling_options(self, options: BaseConfig | None) -> SamplingConfig:
-        options = options or self.SamplingConfig()
+        options = options or self.sampling_defaults()
         assert isinstance(options, DiffusionSampling.SamplingConfig), "expected sampling options"
         return options
 
