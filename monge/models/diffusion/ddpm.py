@@ -185,7 +185,7 @@ class DDPM(Diffusion):
                 schedule=NoiseSchedule.Config(high=high),
                 clusters=default_clusters(space),
             )
-        return Defaults(config, default_recipe(space))
+        return Defaults(config, default_recipe(space, config.clusters))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -31,7 +31,14 @@ from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...prob.noise_schedule import Family, NoiseProcess, check_final_log_snr
 from ...prob.row_embedding import TABLE_KINDS
-from ._base import Diffusion, NetworkTarget, default_network, default_recipe, default_target
+from ._base import (
+    Diffusion,
+    NetworkTarget,
+    default_clusters,
+    default_network,
+    default_recipe,
+    default_target,
+)
 from ._denoisers import MLPDenoiser
 from ._likelihood import LikelihoodInputs, enclosing_step, prior_kl, reconstruction
 from ._parameterisation import regression_target
@@ -229,10 +236,11 @@ class VDM(Diffusion):
         config = cls.Config(
             net=default_network(space, waves=2 if fine else 0),
             target=target,
+            clusters=default_clusters(space),
             schedule=LearnedSchedule.Config(high=max_log_snr(space)),
             optional_first=space.kind in TABLE_KINDS,
         )
-        return Defaults(config, default_recipe(space))
+        return Defaults(config, default_recipe(space, config.clusters))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
