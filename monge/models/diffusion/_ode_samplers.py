@@ -4,7 +4,13 @@ DPM-Solver++ (Lu et al. 2022) is exact where $\hat x$ is constant between t and 
 
 $z_s = \frac{\sigma_s}{\sigma_t} z_t + \alpha_s (1 - e^{-h}) D$, $2h = \lambda_s - \lambda_t$,
 
-with D extrapolated from the last two $\hat x$. Heun's method (Karras et al. 2022) solves
+with D extrapolated from the last two $\hat x$. The reverse diffusion with a share $\eta$ of its
+noise forgets z faster,
+
+$z_s = \frac{\sigma_s}{\sigma_t} e^{-\eta h} z_t + \alpha_s (1 - e^{-(1 + \eta) h}) D +
+\sigma_s (1 - e^{-2 \eta h})^{1/2} n$, $n \sim N(0, I)$,
+
+and with it the errors of earlier estimates. Heun's method (Karras et al. 2022) solves
 $dy/dv = (y - \hat x) / v$ for $y = z / \alpha$ and $v = \sigma / \alpha$, after adding a little
 noise (churn) that corrects errors. With an angle for the time, $\tan\varphi = \sigma / \alpha$,
 and $\zeta = z / \sqrt{\alpha^2 + \sigma^2}$, the flow is
@@ -31,6 +37,10 @@ if TYPE_CHECKING:
     from ...prob.noise_schedule import NoiseProcess
 
 
+LEAST_NOISY_STEPS = 20
+"""Steps of DPM-Solver++ from which samples of images have fresh noise by default."""
+
+
 class DPM(Sampler):
     """DPM-Solver++ (2M): D = x_i + (x_i - x_{i-1}) h_i / (2 h_{i-1}), or x_i in the first and last
     step, which cannot extrapolate reliably.
@@ -38,10 +48,11 @@ class DPM(Sampler):
     The step that led to z_i is then repeated with D = (x_{i-1} + x_i) / 2, the estimates at both
     of its ends (UniPC: Zhao et al. 2023), without another network evaluation.
 
-    Steps that add noise as the reverse diffusion does were tried and are not offered: with 10
-    steps on moons the sliced distance of 20000 samples was 0.038 with all of it, 0.027 with half
-    and 0.026 without (250 ancestral steps 0.021, three seeds, each within 0.005 of its mean).
-    Estimates of third order are not offered either: in the step they gave 0.035, in the correction
+    Fresh noise corrects what the network got wrong at more noise, and costs steps. With 25 steps a
+    classifier recognised 91 % of samples of MNIST without it and 95 % with all of it (a fit of 100
+    seconds, 500 samples), as many as with 100 ancestral steps; with 10 steps on moons the sliced
+    distance of 20000 samples was 0.038 with all, 0.027 with half and 0.026 without (250 ancestral
+    steps 0.021, three seeds, each within 0.005 of its mean). Estimates of third order are not offered either: in the step they gave 0.035, in the correction
     0.027, in both 0.032, where second order gave 0.026 (another fit, one seed, steps placed as
     then). Where steps are placed matters more (`_samplers`).
     """
@@ -56,7 +67,10 @@ class DPM(Sampler):
         order: Literal[1, 2] = 2
         """Order of the method: estimates that a step uses; 1 is DDIM without noise."""
         correct: bool = True
-        """Correct each step with the estimate at its end (UniPC); order 2 only."""
+        """Correct each step with the estimate at its end (UniPC); order 2 without noise only."""
+        noise: Annotated[float, Range(0)] | None = None
+        """Fresh noise of a step, as a share of that of the reverse diffusion; by default all from
+        20 steps on for images, else none."""
 
     config: Config
 
@@ -72,16 +86,21 @@ class DPM(Sampler):
         times = self.times(noising, z, start, grid)
         rise = (noising.log_snr(times) / 2).diff()
         alpha, sigma, second = noising.alpha(times), noising.sigma(times), self.config.order == 2
+        noise = self.config.noise or 0.0
 
         def move(z: Tensor, i: int, estimate: Tensor) -> Tensor:
             """From z_i to z_{i+1}."""
-            fresh = -alpha[i + 1] * torch.expm1(-rise[i])
-            return sigma[i + 1] / sigma[i] * z + fresh * estimate
+            fresh = -alpha[i + 1] * torch.expm1(-(1 + noise) * rise[i])
+            z = sigma[i + 1] / sigma[i] * torch.exp(-noise * rise[i]) * z + fresh * estimate
+            if noise:
+                spread = sigma[i + 1] * (-torch.expm1(-2 * noise * rise[i])).sqrt()
+                z = z + spread * noise_like(z, generator)
+            return z
 
         before = old = z
         for i, t in enumerate(times[:-1]):
             x0 = predict(z, t.expand(len(z))).x0
-            if i and second and self.config.correct:
+            if i and second and self.config.correct and not noise:
                 z = move(before, i - 1, (old + x0) / 2)
             estimate = x0
             if second and 0 < i < len(rise) - 1:

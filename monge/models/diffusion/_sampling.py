@@ -19,6 +19,7 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -26,8 +27,8 @@ from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanComplete, CanExport, CanSample, CanStream, Given
 from ...core.batch import Batch
+from ...core.config import MAX_STEPS, Range, RunRef
 from ...core.config import Config as BaseConfig
-from ...core.config import Range, RunRef
 from ...core.errors import DataError, UsageError
 from ...core.model import Model
 from ...prob.noise_schedule import NoiseProcess
@@ -35,7 +36,7 @@ from ._clusters import Clusters
 from ._conditioning import ConditionEncoder, Conditioning
 from ._export import ExportedStep
 from ._guidance import Guidance, guided_predictor
-from ._ode_samplers import DPM
+from ._ode_samplers import DPM, LEAST_NOISY_STEPS
 from ._parameterisation import DenoiserPrediction
 from ._samplers import Path, Predict, Sampler, ancestral, ancestral_path, noise_like
 from ._units import EventUnits, Units
@@ -318,6 +319,11 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     def sampling_options(self, options: BaseConfig | None) -> SamplingConfig:
         options = options or self.sampling_defaults()
         assert isinstance(options, DiffusionSampling.SamplingConfig), "expected sampling options"
+        sampler = options.sampler
+        if isinstance(sampler, DPM.Config) and sampler.noise is None:
+            steps = min(sampler.steps or DPM.default_steps, self.steps or MAX_STEPS)
+            noise = float(self.space.is_image and steps >= LEAST_NOISY_STEPS)
+            options = replace(options, sampler=replace(sampler, noise=noise))
         return options
 
     def step(self) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
