@@ -336,7 +336,10 @@ class Conditions:
         found = np.full(len(x), -np.inf)
         if good.any():
             kept = torch.from_numpy(rows[good])
-            cells = self.of.present(torch.from_numpy(self.clipped(x[good])).to(self.batch.x.dtype))
+            cells = torch.from_numpy(self.clipped(x[good])).to(self.batch.x.dtype)
+            hidden = torch.zeros(cells.shape[1], dtype=torch.bool)
+            hidden[list(self.rest)] = True  # a known cell that is empty stays so
+            cells = torch.where(hidden, self.of.present(cells), cells)
             log_volume = -np.log(np.abs(np.linalg.det(self.slopes(x[good])[1])))
             found[good] = log_p(replace(self.batch[kept], x=cells)).numpy() + log_volume
         return np.where(np.isnan(found), -np.inf, found)

@@ -185,3 +185,16 @@ def test_rows_whose_distance_is_unknown_have_no_single_log_likelihood(fitted):
     scores = run.score(frame).iloc[:, 0].to_numpy(float)
     np.testing.assert_allclose(scores, np.delete(whole, 2), rtol=1e-4)
     assert any("start is empty" in note for note in run.notes)
+
+
+def test_a_cell_that_is_kept_empty_says_what_it_says_about_the_others(tmp_path):
+    rng = np.random.default_rng(0)
+    early = rng.random(400) < 0.5
+    start = np.where(early, 5, 15) + rng.integers(0, 3, 400)
+    grade = np.where(early, np.nan, rng.normal(size=400).round(2))  # empty where it is early
+    frame = pd.DataFrame({"start": start, "end": start + rng.integers(3, 18, 400), "grade": grade})
+    run = monge.fit("chow_liu", frame, "data.constraints=end>=start", out=tmp_path / "run")
+    asked = pd.DataFrame({"start": [np.nan], "end": [20.0], "grade": [np.nan]})
+    done = run.complete(asked, draws=100, keep_holes=["grade"])
+    assert done["grade"].isna().all()
+    assert (done["start"] < 10).mean() > 0.7  # of samples 0.84
