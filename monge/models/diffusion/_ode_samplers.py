@@ -52,9 +52,10 @@ class DPM(Sampler):
     classifier recognised 91 % of samples of MNIST without it and 95 % with all of it (a fit of 100
     seconds, 500 samples), as many as with 100 ancestral steps; with 10 steps on moons the sliced
     distance of 20000 samples was 0.038 with all, 0.027 with half and 0.026 without (250 ancestral
-    steps 0.021, three seeds, each within 0.005 of its mean). Estimates of third order are not offered either: in the step they gave 0.035, in the correction
-    0.027, in both 0.032, where second order gave 0.026 (another fit, one seed, steps placed as
-    then). Where steps are placed matters more (`_samplers`).
+    steps 0.021, three seeds, each within 0.005 of its mean). Estimates of third order are not
+    offered: in the step they gave 0.035, in the correction 0.027, in both 0.032, where second
+    order gave 0.026 (another fit, one seed, steps placed as then). Where steps are placed matters
+    more (`_samplers`).
     """
 
     default_steps = 25
