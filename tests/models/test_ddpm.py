@@ -341,8 +341,8 @@ def test_the_start_of_levels_separates_neighbours():
     [
         ((3, 32, 32), 1, 16, 4),  # colour: no squares of pixels, and many small steps
         ((3, 64, 64), 2, 16, 4),
-        ((1, 28, 28), 2, 16, 2),
-        ((1, 26, 26), 2, 16, 1),  # 13 positions to a side cannot be halved
+        ((1, 28, 28), 2, 32, 2),  # with clusters
+        ((1, 26, 26), 2, 32, 1),  # 13 positions to a side cannot be halved
         ((3, 16, 16), 1, 64, 2),
     ],
 )

@@ -74,6 +74,7 @@ def test_a_path_yields_z_and_x_at_every_step_and_follows_its_noise(owner):
         DDIM.Config(steps=3),
         DDIM.Config(steps=3, eta=0.7),
         DPM.Config(steps=3),
+        DPM.Config(steps=3, noise=0.6),
         Heun.Config(steps=3, churn=3.0),
         ODE.Config(method="rk4", steps=2),
         PC.Config(steps=3),
@@ -126,6 +127,59 @@ def test_the_flow_is_solved_to_its_tolerance_from_any_time():
 def test_correction_pays_where_steps_are_few():
     assert miss(DPM.Config(steps=10)) < 0.7 * miss(DPM.Config(steps=10, correct=False))
     assert miss(DPM.Config(steps=10, order=1)) > 3 * miss(DPM.Config(steps=10))
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_fresh_noise_is_what_is_lost_at_every_share_of_it(noise):
+    """Where x is known, z stays that of q(z_s | x): mean alpha x and variance sigma^2."""
+    x = torch.tensor([0.7, -1.2]).double()
+
+    def predict(z, t):
+        alpha, sigma = NOISING.alpha(t)[:, None], NOISING.sigma(t)[:, None]
+        return DenoiserPrediction(z, alpha, sigma, "x0", x.expand_as(z))
+
+    t = torch.tensor(0.8).double()
+    z = NOISING.alpha(t) * x + NOISING.sigma(t) * normal(20_000, 2)
+    config, g = DPM.Config(steps=4, noise=noise), make_generator(1)
+    times = config.build().times(NOISING, z, 0.8, 0)[1:]
+    path = config.build().sample(predict, NOISING, z, g, start=0.8)
+    for s, (found, _) in zip(times, path, strict=True):
+        alpha, sigma = NOISING.alpha(s), NOISING.sigma(s)
+        spread = (found - alpha * x) / sigma
+        assert float(spread.mean().abs()) < 0.02
+        assert float(spread.std()) == pytest.approx(1, abs=0.02)
+
+
+def test_fresh_noise_corrects_an_error_that_was_made_at_much_noise():
+    """The first prediction is wrong by 1; what is left of it at the end, with and without."""
+    exact, z = plane().denoiser(NOISING), normal(4000, 2)
+
+    def first_wrong(z, t):
+        prediction = exact(z, t)
+        return prediction.map_x0(lambda x: x + (t[:, None] > 0.99))
+
+    def left(noise):
+        config = DPM.Config(steps=25, noise=noise)
+        means = [
+            [*config.build().sample(predict, NOISING, z, make_generator(0))][-1][0].mean(0)
+            for predict in (exact, first_wrong)
+        ]
+        return float((means[0] - means[1]).norm())
+
+    assert left(1.0) < 0.5 * left(0.0)
+
+
+def test_images_have_fresh_noise_from_twenty_steps_on_by_default():
+    image = Space(kind="levels", shape=(1, 8, 8), size=17, mean=(8.0,), scale=(5.0,))
+    vector = replace(image, shape=(64,))
+    for space, steps, noise in ((image, 25, 1.0), (image, 10, 0.0), (vector, 25, 0.0)):
+        model = DDPM.smallest_config(space).build(space)
+        options = model.SamplingConfig(sampler=DPM.Config(steps=steps))
+        assert model.sampling_options(options).sampler.noise == noise
+        chosen = replace(options, sampler=DPM.Config(steps=steps, noise=0.3))
+        assert model.sampling_options(chosen).sampler.noise == 0.3
+    few = replace(DDPM.smallest_config(image), steps=8).build(image)
+    assert few.sampling_options(None).sampler.noise == 0.0
 
 
 @pytest.mark.parametrize("spacing", ["time", "log_snr", "edm"])
