@@ -1,7 +1,7 @@
 r"""Clusters of similar rows: $p(x) = \sum_k p(k)\, p(x | k)$, and a network that is told k.
 
 What a picture shows is decided at much noise, where a network learns slowly; told the cluster, it
-need not decide it (Bao, Li, Li & Zhu 2022; Hu et al. 2023). The cluster k(x) of a row is that of
+need not decide it (Bao et al. 2022; Hu et al. 2023). The cluster k(x) of a row is that of
 the nearest of the centres, which k-means finds once before training, so that
 
 $\log p(x) \ge \log p(k(x)) + \log p(x | k(x))$
