@@ -248,6 +248,11 @@ def test_a_stretched_tanh_reaches_the_ends_by_moderate_outputs():
         assert (x[3] - x[1]).item() == pytest.approx(2 * due, abs=1.01)
 
 
+def test_small_grey_pictures_take_less_noise():
+    for shape, latent in (((1, 28, 28), 16), ((1, 64, 64), 64), ((3, 28, 28), 64)):
+        assert DCGAN.defaults(replace(IMAGE, shape=shape)).config.latent == latent
+
+
 def test_only_many_levels_are_stretched():
     of = {size: DCGAN.defaults(replace(IMAGE, size=size)).config.stretch for size in (17, 256)}
     assert of[17] == 0 < of[256]
