@@ -235,7 +235,7 @@ class DCGAN(AdversarialModel):
     def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: evaluate rarely, without early stopping.
         train_config = TrainConfig(
-            lr=6e-4, betas=(0.5, 0.999), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
+            lr=1e-3, betas=(0.5, 0.99), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
         )
         config = cls.Config()
         if space.shape[:1] == (1,) and space.dims <= SMALL_PIXELS:
