@@ -208,30 +208,6 @@ def test_a_ratio_needs_pictures_as_they_are():
     assert torch.equal(found, model.log_ratio(rows()))  # nothing is changed at random
 
 
-CHOSEN_BY_DEFAULT = {
-    (): 4,
-    ("game=squares",): 4,
-    ("conditioning=projection",): 4,
-    ("augment=colour", "augment_probability=0.5"): 4,
-    ("game=hinge",): 1,  # knows no ratio
-    ("augment=colour",): 1,  # none of pictures as they are
-    ("conditioning=auxiliary",): 1,  # none of pictures of a label
-}
-
-
-@pytest.mark.parametrize("settings", CHOSEN_BY_DEFAULT)
-def test_a_sample_is_one_of_four_where_the_discriminator_learns_the_ratio(settings):
-    model = built(*settings, "init=he").eval()
-    assert model.sampling_defaults().resample == CHOSEN_BY_DEFAULT[settings]
-    k = CHOSEN_BY_DEFAULT[settings]
-    options = None, model.SamplingConfig(resample=k), model.SamplingConfig(resample=5 - k)
-    if k == 1:  # four candidates would be refused, or be chosen by another ratio
-        options = options[:2]
-    made = [model.sample(12, rows().given, each, make_generator(0)) for each in options]
-    assert torch.equal(made[0], made[1])
-    assert all(not torch.equal(made[0], other) for other in made[2:])
-
-
 def test_a_stretched_tanh_reaches_the_ends_by_moderate_outputs():
     """tanh(+-1.9) = +-0.956: stretched by 0.05 beyond the ends, and clipped to them."""
     space = replace(IMAGE, size=256)
@@ -279,10 +255,7 @@ def test_truncation_one_changes_nothing_and_less_makes_samples_alike(owner):
     model = owner.smallest_config(space).build(space).eval()
     plain, one, half, none = (
         model.sample(200, options=options, generator=make_generator(0))
-        for options in (
-            None,
-            *(replace(model.sampling_defaults(), truncation=t) for t in (1.0, 0.5, 1e-6)),
-        )
+        for options in (None, *(model.SamplingConfig(truncation=t) for t in (1.0, 0.5, 1e-6)))
     )
     assert torch.equal(plain, one)
     spread = [x.std(0).mean().item() for x in (plain, half, none)]

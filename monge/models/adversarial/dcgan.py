@@ -31,18 +31,11 @@ from ...nn.inputs.standardise import MANY_LEVELS
 from ...nn.layers.init import Init
 from ._augmentation import Augmentation, augment
 from ._base import AdversarialModel, check_rows
-from ._conditioning import (
-    AuxiliaryConditioning,
-    ConcatConditioning,
-    DiscriminatorConditioning,
-)
+from ._conditioning import ConcatConditioning, DiscriminatorConditioning
 from ._convnets import broken_rules, depth_for, downsampler
 from ._image_generators import ImageGenerator, TransposedGenerator
 from ._losses import discriminator_terms, generator_terms, log_ratio
 
-CANDIDATES = 4
-"""Candidates per sample by default: of mnist after three minutes of one thread, one of four by the
-discriminator leaves 1 to 5 % fewer of the validation rows without a sample near them."""
 SMALL_LATENT, SMALL_PIXELS = 16, 1024
 """Dimension of the noise by default for grey pictures of at most so many pixels: digits vary in
 about a dozen ways, and of mnist after 105 seconds of one thread 4 to 7 % more of the validation
@@ -178,13 +171,7 @@ class DCGAN(AdversarialModel):
         generator: Generator | None = None,
     ) -> Tensor:
         """x = G(z, given) with z ~ N(0, I), or one of k candidates by the discriminator."""
-        options = options or self.sampling_defaults()
         return self.to_event(self.sample_points(n, given, options, generator))
-
-    def sampling_defaults(self) -> SamplingConfig:
-        """One of four candidates by the discriminator, where it learns the ratio of data and
-        samples of these conditions."""
-        return self.SamplingConfig(resample=CANDIDATES if self.ratio_is_learned else 1)
 
     def generate(self, z: Tensor, context: Tensor, truncation: float = 1.0) -> Tensor:
         y = self.generator(z, context, truncation).flatten(1)
@@ -200,19 +187,8 @@ class DCGAN(AdversarialModel):
         image = augment(image, names, self.config.augment_probability)
         return self.discriminator(self.conditioning.inputs(image, context)).flatten(1)
 
-    @property
-    def ratio_is_learned(self) -> bool:
-        """Whether the best discriminator knows p_d(x|y) / p_g(x|y) of pictures as they are: not by
-        the hinge, nor of augmented pictures, nor where it does not read the conditions y."""
-        reads = not isinstance(self.conditioning, AuxiliaryConditioning)
-        return reads and self.config.game != "hinge" and not self.always_augmented
-
-    @property
-    def always_augmented(self) -> bool:
-        return bool(self.config.augment) and self.config.augment_probability == 1
-
     def ratio_at(self, y: Tensor, context: Tensor) -> Tensor:
-        if self.always_augmented:
+        if self.config.augment and self.config.augment_probability == 1:
             raise UsageError(
                 "augment_probability=1 shows the discriminator no picture as it is, so that it "
                 "knows no ratio of them; train with augment_probability=0.5"
