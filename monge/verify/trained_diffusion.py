@@ -374,7 +374,7 @@ def x107_own_flow_leads_back(model: Diffusion, batch: Batch) -> Residual:
         sigma = torch.sigmoid(-log_snr).sqrt()[:, None]
         return (sigma * noise - sigma.square() * state[0],)
 
-    solver = Solver(tolerance=1e-6)
+    solver = Solver(tolerance=1e-8)
     there = integrate(field, (y,), (begin, end), solver).end
     (back,) = integrate(field, there, (end, begin), solver).end
     return Residual(gap(back, y), 1e-3)

@@ -208,6 +208,36 @@ def test_a_ratio_needs_pictures_as_they_are():
     assert torch.equal(found, model.log_ratio(rows()))  # nothing is changed at random
 
 
+def test_a_stretched_tanh_reaches_the_ends_by_moderate_outputs():
+    """tanh(+-1.9) = +-0.956: stretched by 0.05 beyond the ends, and clipped to them."""
+    space = replace(IMAGE, size=256)
+    outputs = torch.tensor([-1.9, -1.0, 0.0, 1.0, 1.9]).double().repeat(13)[:64]
+    for share, ends in ((0.0, [6, 249]), (0.05, [0, 255])):
+        model = built(f"stretch={share}", "generator=style", space=space).eval()
+        model.generator.forward = lambda z, context, psi=1.0: (
+            torch.tanh(outputs).reshape(1, 1, 8, 8).expand(len(z), -1, -1, -1)
+        )
+        x = model.sample(3).flatten(1)[0, :5]
+        assert x[[0, 4]].tolist() == ends
+        assert x[2].item() in (127, 128)
+        due = (1 + share) * math.tanh(1) * 127.5
+        assert (x[3] - x[1]).item() == pytest.approx(2 * due, abs=1.01)
+
+
+def test_small_grey_pictures_take_less_noise():
+    for shape, latent in (((1, 28, 28), 16), ((1, 64, 64), 64), ((3, 28, 28), 64)):
+        assert DCGAN.defaults(replace(IMAGE, shape=shape)).config.latent == latent
+
+
+def test_only_many_levels_are_stretched():
+    of = {size: DCGAN.defaults(replace(IMAGE, size=size)).config.stretch for size in (17, 256)}
+    assert of[17] == 0 < of[256]
+    real = Space(kind="real", shape=(1, 8, 8))
+    assert DCGAN.defaults(real).config.stretch == 0
+    with pytest.raises(UsageError, match=r"stretch=0\.1 expected levels"):
+        built("stretch=0.1", space=real)
+
+
 @pytest.mark.parametrize("psi", [0.04, 0.5, 0.99])
 def test_truncated_noise_is_normal_between_its_ends(psi):
     z = torch.randn(20000, generator=make_generator(0), dtype=torch.float64)

@@ -13,6 +13,7 @@ pictures can be augmented (Zhao et al. 2020), and the generator can be a small s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -26,6 +27,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...nn.inputs.standardise import MANY_LEVELS
 from ...nn.layers.init import Init
 from ._augmentation import Augmentation, augment
 from ._base import AdversarialModel, check_rows
@@ -33,6 +35,13 @@ from ._conditioning import ConcatConditioning, DiscriminatorConditioning
 from ._convnets import broken_rules, depth_for, downsampler
 from ._image_generators import ImageGenerator, TransposedGenerator
 from ._losses import discriminator_terms, generator_terms, log_ratio
+
+SMALL_LATENT, SMALL_PIXELS = 16, 1024
+"""Dimension of the noise by default for grey pictures of at most so many pixels: digits vary in
+about a dozen ways, and of mnist after 105 seconds of one thread 4 to 7 % more of the validation
+rows have a sample near them than with 64."""
+STRETCH = 0.05
+"""Of the generator's tanh by default, where there are many levels."""
 
 
 class DCGAN(AdversarialModel):
@@ -68,6 +77,10 @@ class DCGAN(AdversarialModel):
         conditioning: DiscriminatorConditioning.Config = ConcatConditioning.Config()
         """How the discriminator reads conditions: concat, channels beside the image; projection,
         a product with its features; or auxiliary, it predicts the labels instead (ACGAN)."""
+        stretch: Annotated[float, Range(0, 1)] = 0.0
+        """Levels: how far beyond their range, as a share of it, the generator's tanh is stretched
+        before it is clipped to the range, so that moderate outputs give the lowest and the
+        highest level exactly, such as those of a plain background."""
         augment: tuple[Augmentation, ...] = ()
         """Few pictures: random changes of all real and generated pictures that the discriminator
         sees, colour, translation and cutout (DiffAugment); the generator does not learn them."""
@@ -91,6 +104,11 @@ class DCGAN(AdversarialModel):
             self.conditions, space
         )
         bounded = space.kind == "levels"
+        if config.stretch and not bounded:
+            raise UsageError(
+                f"stretch={config.stretch:g} expected levels, whose range has ends, found "
+                f"{space}; set stretch=0"
+            )
         self.generator: ImageGenerator = config.generator.build(
             config.latent,
             self.conditions.width,
@@ -156,7 +174,8 @@ class DCGAN(AdversarialModel):
         return self.to_event(self.sample_points(n, given, options, generator))
 
     def generate(self, z: Tensor, context: Tensor, truncation: float = 1.0) -> Tensor:
-        return self.generator(z, context, truncation).flatten(1)
+        y = self.generator(z, context, truncation).flatten(1)
+        return stretched(y, self.config.stretch) if self.config.stretch else y
 
     def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
         return self.conditioning.logit(self.discriminator_outputs(y, context), context)  # (B,)
@@ -192,13 +211,23 @@ class DCGAN(AdversarialModel):
     def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: evaluate rarely, without early stopping.
         train_config = TrainConfig(
-            lr=6e-4, betas=(0.5, 0.999), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
+            lr=1e-3, betas=(0.5, 0.99), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
         )
-        return Defaults(cls.Config(), train_config)
+        config = cls.Config()
+        if space.shape[:1] == (1,) and space.dims <= SMALL_PIXELS:
+            config = replace(config, latent=SMALL_LATENT)
+        if space.kind == "levels" and space.size >= MANY_LEVELS:
+            config = replace(config, stretch=STRETCH)
+        return Defaults(config, train_config)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(latent=4, width=32, penalty=1.0)
+
+
+def stretched(y: Tensor, share: float) -> Tensor:
+    """Values in [-1, 1] times 1 + share, clipped to [-1, 1] (Louizos, Welling & Kingma 2018)."""
+    return ((1 + share) * y).clamp(-1, 1)
 
 
 def check_augmentation(config: DCGAN.Config, space: Space) -> None:
