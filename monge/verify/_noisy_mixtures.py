@@ -139,12 +139,12 @@ class PerfectDiffusion:
         )
         self.name, self.config = "perfect", SimpleNamespace(drop=0.1)
         self.space = SimpleNamespace(given={"component": None})
-        self.condition_encoder = self
+        self.condition_encoder, self.width = self, 1
 
     def empty(self, n: int) -> Conditioning:
         return Conditioning(torch.zeros(n, 1).double(), torch.zeros(n, 0).double())
 
-    def encode_conditions(self, given: Any, n: int) -> Conditioning:
+    def encode_conditions(self, given: Any, n: int, cluster: Tensor | None = None) -> Conditioning:
         return replace(self.empty(n), vector=torch.ones(n, 1).double())
 
     def predict(self, z: Tensor, t: Tensor, conditions: Conditioning) -> DenoiserPrediction:
