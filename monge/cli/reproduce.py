@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     help="A folder of data, searched before those of MONGE_DATA.",
 )
-@click.option("--only", multiple=True, help="Only fits whose name contains this, such as nltcs.")
+@click.option(
+    "--only",
+    multiple=True,
+    help="Only the fit of this name, or those whose names contain it, such as nltcs.",
+)
 @click.option("--budget", help="Of each fit, in place of the table's own, such as 30s.")
 @click.option("--repeats", type=click.IntRange(1), help="Splits or seeds of each line, at most.")
 @click.option("--threads", type=THREADS, default=1, show_default=True, help="Of each fit.")

@@ -128,20 +128,22 @@ class Table:
 
     def here(self, only: Sequence[str] = ()) -> list[Fit]:
         """The fits whose data are on this machine, other folders of the same form included; `only`
-        keeps those whose names contain one of these words."""
+        keeps those whose names are or else contain one of these words."""
         fits = [
             *self.fits,
             *(each for folder in self.folders() for each in self.by_recipe(folder)),
         ]
-        words = [word for word in only if not any(word in fit.name for fit in fits)]
-        if words:
-            names = [fit.name for fit in fits]
-            raise UsageError(
-                f"expected a part of the name of a fit of {self.name}, found {words[0]!r}"
-                f"{nearest(words[0], names)}"
-            )
-        chosen = [fit for fit in fits if not only or any(word in fit.name for word in only)]
-        found = [fit for fit in chosen if is_here(fit.data)]
+        names = {fit.name for fit in fits}
+        chosen = set() if only else names
+        for word in only:
+            meant = {word} if word in names else {name for name in names if word in name}
+            if not meant:
+                raise UsageError(
+                    f"expected a part of the name of a fit of {self.name}, found {word!r}"
+                    f"{nearest(word, sorted(names))}"
+                )
+            chosen |= meant
+        found = [fit for fit in fits if fit.name in chosen and is_here(fit.data)]
         if not found:
             raise DataError(
                 f"expected data of {self.name} ({', '.join(self.missing())}) in the folders of "

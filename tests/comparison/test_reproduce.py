@@ -163,6 +163,15 @@ def test_folders_of_the_same_form_are_taken_too(tmp_path, monkeypatch):
     assert -3 * np.log(2) < line["metrics"]["log_likelihood"]["value"] < -np.log(4)
 
 
+def test_a_whole_name_means_that_fit_alone():
+    one, other = SMALL.fits[0], replace(SMALL.fits[0], label="tuned")
+    table = replace(SMALL, fits=(one, other))
+    assert other.name == f"{one.name}-tuned"
+    assert table.here([one.name]) == [one]
+    assert table.here(["tuned"]) == [other]
+    assert table.here([one.name[:-1]]) == table.here() == [one, other]
+
+
 def test_a_metric_that_a_model_does_not_have_is_named(tmp_path):
     with pytest.raises(RunError, match="bleu"):
         reproduction.measure(replace(SMALL.fits[0], metrics=("bleu",)), 0, tmp_path)
