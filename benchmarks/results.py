@@ -4,9 +4,11 @@ A benchmark ends with `keep("trainer", {"epoch": 1.02})`, which writes `results/
 values with the machine, the versions, the commit, the seeds and the day; `monge reproduce debd`
 writes `results/debd.json` in the same form. `results/tables.yaml` lays tables
 out, row by row. A cell such as `{trainer.epoch:.2f} times` is filled in from the files; where a
-value is not there yet, the row shows what was `stated` by hand, with its day. `make results`, that
-is `python -m benchmarks.results`, writes the tables into README.md and docs/benchmarks.md between
-their marks; a test holds that they agree.
+value is not there yet, the row shows what was `stated` by hand, with its day. The place
+`reproduced` has every line that `monge reproduce` kept, beside published figures. `make results`,
+that is `python -m benchmarks.results`, writes the tables into README.md and docs/benchmarks.md
+between their marks, where a test holds that they agree, and the curves of the lines into
+docs/curves.
 """
 
 from __future__ import annotations
@@ -19,12 +21,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from monge.comparison.published import TABLES, short
 from monge.comparison.reproduction import about_this_machine
+from monge.plot.learning_curves import write_race
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results"
 LAYOUT = FOLDER / "tables.yaml"
 MARKED = "<!-- table {name}: made from results/ by `make results` -->\n{body}<!-- end of table -->"
+REPRODUCED = "reproduced"
+CURVES = ROOT / "docs" / "curves"
+METRICS = {
+    "log_likelihood": "nats per row",
+    "bits_per_dim": "bits/dim",
+    "nats_per_token": "nats per character",
+    "coverage_0.8": "80 % intervals cover",
+    "absolute_error": "mean absolute error",
+    "c2st": "C2ST",
+    "bleu": "BLEU",
+    "mse": "MSE",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "detection_auc": "detection AUC",
+}
+"""What the columns of reproduced tables are called, where that is not the name of the metric."""
 PLACE = re.compile(r"<!-- table (\w+): [^>]*-->\n.*?<!-- end of table -->", re.S)
 
 
@@ -102,12 +122,130 @@ def table(layout: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in layout["rows"]:
         measured, date, where = filled(row, results)
-        day = date.replace("-", "\u2011")  # on one line
+        day = date.replace("-", NO_BREAK)
         cells = {**row, "measured": measured, "date": day, "processor": where}
         lines.append(
             "| " + " | ".join(str(cells.get(key, "") or "") for key in columns.values()) + " |"
         )
     return "\n".join(line.replace("  |", " |") for line in lines) + "\n"
+
+
+# published tables, repeated
+
+
+def reproduced(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A section for each table of `monge reproduce` of which a line is kept."""
+    parts = [section(results[name], name) for name in TABLES if name in results]
+    return "\n" + "\n".join(parts)
+
+
+def section(record: Mapping[str, Any], name: str) -> str:
+    """One table: a row a line, a column a metric, and the published figures beside them."""
+    lines, found = record["lines"], TABLES[name]
+    metrics = list(dict.fromkeys(metric for line in lines for metric in line["metrics"]))
+    heads = [METRICS.get(metric, metric.replace("_", " ")) for metric in metrics]
+    columns = ["data", "model", *heads, "published", "seconds"]
+    rows = [
+        [
+            short(line["data"]),
+            model_cell(line, name),
+            *(metric_cell(line["metrics"].get(metric)) for metric in metrics),
+            published_cell(line, metrics),
+            f"{line['seconds']:.0f}" if line["seconds"] >= 10 else f"{line['seconds']:.1f}",
+        ]
+        for line in sorted(lines, key=lambda line: order(line, name))
+    ]
+    days = sorted({line.get("date", record["date"]) for line in lines})
+    places = {line.get("processor", record["machine"]["processor"]) for line in lines}
+    day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    where = ", ".join(sorted(processor(place) for place in places))
+    text = [
+        f"### {name}",
+        "",
+        f"{found.title[0].upper()}{found.title[1:]}.",
+        "",
+        "| " + " | ".join(columns) + " |",
+        "|" + "---|" * len(columns),
+        *("| " + " | ".join(row).replace("  ", " ") + " |" for row in rows),
+        "",
+        f"{where}, {day.replace('-', NO_BREAK)}. {record['departs']}",
+        "",
+        *(
+            f"![Held-out scores over the seconds of fits to {short(data)}]"
+            f"(curves/{curve_name(name, data)})"
+            for data in curved(lines)
+        ),
+        "",
+    ]
+    return "\n".join(text)
+
+
+NO_BREAK = "\u2011"
+"""A hyphen at which no line ends."""
+
+
+def order(line: Mapping[str, Any], name: str) -> tuple[int, str]:
+    """The place of a line in its table; folders of data that the table does not name come last."""
+    names = [fit.name for fit in TABLES[name].fits]
+    return (names.index(line["name"]) if line["name"] in names else len(names), line["name"])
+
+
+def model_cell(line: Mapping[str, Any], name: str) -> str:
+    """The model, what tells the line from others of it, and a budget that is not the table's."""
+    fits = {fit.name: fit for fit in TABLES[name].fits}
+    fit = fits.get(line["name"])
+    marks = [
+        fit.label if fit else "",
+        f"{line['repeats']} fits" if line["repeats"] > 1 else "",
+        f"budget {line['budget']}" if fit and line["budget"] != fit.budget else "",
+    ]
+    model = f"`{line['model'].rpartition('.')[2]}`"
+    return ", ".join([model, *filter(None, marks)])
+
+
+def metric_cell(score: Mapping[str, Any] | None) -> str:
+    """A value with half of its 95 % interval; bounds are marked."""
+    if score is None:
+        return ""
+    value = f"{score['value']:.4g}"
+    low, high = score["interval"]
+    half = (high - low) / 2
+    spread = f" ± {half:.2g}" if half > 0 else ""
+    return value + spread + " (bound)" * (score["kind"] == "bound")
+
+
+def published_cell(line: Mapping[str, Any], metrics: Sequence[str]) -> str:
+    shown = []
+    for figure in line["published"]:
+        metric = figure["metric"]
+        head = "" if metric == metrics[0] else METRICS.get(metric, metric) + " "
+        shown.append(f"{head}{figure['value']:g} ({figure['by']})")
+    return ", ".join(shown)
+
+
+def curved(lines: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The data of lines whose curves have several points."""
+    return list(dict.fromkeys(line["data"] for line in lines if len(line["curve"]) > 1))
+
+
+def curve_name(name: str, data: str) -> str:
+    return f"{name}-{short(data).partition('.')[0]}.png"
+
+
+def write_curves(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """The curves of all kept lines, one picture for each dataset of a table."""
+    CURVES.mkdir(exist_ok=True)
+    wanted = set()
+    for name, record in results.items():
+        for data in curved(record.get("lines", [])):
+            path = CURVES / curve_name(name, data)
+            wanted.add(path)
+            write_race(
+                path,
+                {line["name"]: line["curve"] for line in record["lines"] if line["data"] == data},
+            )
+    for path in set(CURVES.glob("*.png")) - wanted:
+        path.unlink()
 
 
 def layouts() -> dict[str, dict[str, Any]]:
@@ -121,7 +259,9 @@ def regenerated(text: str) -> str:
     found, results = layouts(), kept()
 
     def made(match: re.Match[str]) -> str:
-        return MARKED.format(name=match[1], body=table(found[match[1]], results))
+        here = match[1]
+        body = reproduced(results) if here == REPRODUCED else table(found[here], results)
+        return MARKED.format(name=here, body=body)
 
     return PLACE.sub(made, text)
 
@@ -131,6 +271,7 @@ def pages() -> list[Path]:
 
 
 def main() -> None:
+    write_curves(kept())
     for page in pages():
         before = page.read_text(encoding="utf-8")
         after = regenerated(before)

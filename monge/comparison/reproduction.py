@@ -159,6 +159,7 @@ def measure(fit: Fit, k: int, home: Path, threads: int = 1) -> FitResult:
             "steps": run.result["step"],
             "commit": commit(),
             "threads": threads,
+            **when_and_where(),
         }
         text = json.dumps(storage.with_format(content), indent=1) + "\n"
         storage.write(folder / RESULTS, text)
@@ -271,7 +272,7 @@ def write(table: Table, found: Sequence[FitResult], out: Path, home: Path | None
     home = home or storage.home() / f"reproduce-{table.name}"
     path = out / f"{table.name}.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    lines = {line["name"]: line for line in known.get("lines", [])}
+    lines = {line["name"]: before(known) | line for line in known.get("lines", [])}
     lines |= {each.fit.name: line_of(each, home) for each in found}
     values = {
         re.sub(r"\W", "_", f"{name}-{metric}"): score["value"]
@@ -298,9 +299,19 @@ def write(table: Table, found: Sequence[FitResult], out: Path, home: Path | None
     return path
 
 
+def before(known: Mapping[str, Any]) -> dict[str, str]:
+    """When and where lines of a file were measured that do not say so themselves."""
+    return {"date": known["date"], "processor": known["machine"]["processor"]}
+
+
+def when_and_where() -> dict[str, str]:
+    return {"date": datetime.date.today().isoformat(), "processor": processor_name()}
+
+
 def line_of(each: FitResult, home: Path) -> dict[str, Any]:
     """What is kept about one line of a table."""
     fit = each.fit
+    saved = read_results(folder_of(fit, 0, home))
     metrics = {
         name: score.to_dict() | {"interval": list(each.interval(name))}
         for name, score in each.metrics.items()
@@ -314,7 +325,8 @@ def line_of(each: FitResult, home: Path) -> dict[str, Any]:
         "budget": fit.budget,
         "repeats": fit.repeats,
         "seconds": round(each.seconds, 2),
-        "threads": read_results(folder_of(fit, 0, home)).get("threads"),
+        "threads": saved.get("threads"),
+        **{key: saved[key] for key in ("date", "processor") if key in saved},
         "metrics": metrics,
         "published": [asdict(figure) for figure in fit.published],
         "commits": list(each.commits),

@@ -76,6 +76,58 @@ def test_a_value_takes_the_place_of_what_was_stated(tmp_path, monkeypatch):
     assert f"| a | 1.3 to 2.0 | {day} |" in results.table(layout, results.kept())
 
 
+LINE = {
+    "name": "moons-mixture",
+    "data": "moons",
+    "model": "mixture",
+    "settings": [],
+    "budget": "40s",
+    "repeats": 1,
+    "seconds": 2.34,
+    "metrics": {"log_likelihood": {"value": -1.23456, "kind": "exact", "interval": [-1.3, -1.1]}},
+    "published": [],
+    "curve": [{"seconds": 1, "held_out": {"value": -2, "kind": "exact"}}] * 2,
+}
+RECORD = {
+    "table": "toys",
+    "date": "2026-01-02",
+    "machine": {"processor": "AMD EPYC"},
+    "departs": "No paper has this table.",
+    "lines": [LINE],
+}
+
+
+def test_a_repeated_table_stands_beside_published_figures():
+    published = [{"by": "others", "metric": "log_likelihood", "value": -3, "source": "truth"}]
+    bound = {"log_likelihood": {"value": -2, "kind": "bound", "interval": [-2, -2]}}
+    more = {"name": "checkerboard-mixture", "data": "checkerboard", "published": published}
+    more |= {"metrics": bound, "date": "2026-03-04", "processor": "Intel(R) Xeon(R) Processor"}
+    text = results.reproduced({"toys": RECORD | {"lines": [LINE, LINE | more]}})
+    assert "| data | model | nats per row | published | seconds |" in text
+    first = "| checkerboard | `mixture` | -2 (bound) | -3 (others) | 2.3 |"
+    second = "| moons | `mixture` | -1.235 ± 0.1 | | 2.3 |"
+    assert text.index(first) < text.index(second), "the order is that of the table"
+    dates = "2026-01-02 to 2026-03-04".replace("-", results.NO_BREAK)
+    assert f"AMD EPYC, Intel Xeon, {dates}. No paper has this table." in text
+    assert "(curves/toys-moons.png)" in text
+    assert "budget 9s" in results.reproduced(
+        {"toys": RECORD | {"lines": [LINE | {"budget": "9s"}]}}
+    )
+
+
+def test_curves_are_drawn_from_the_results_and_old_ones_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "CURVES", tmp_path)
+    (tmp_path / "gone.png").touch()
+    results.write_curves({"toys": RECORD, "trainer": {"values": {}}})
+    assert [path.name for path in tmp_path.iterdir()] == ["toys-moons.png"]
+
+
+def test_every_curve_of_the_page_is_there_and_no_other():
+    page = (results.ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\(curves/([^)]+)\)", page)
+    assert sorted(shown) == sorted(path.name for path in results.CURVES.glob("*.png"))
+
+
 def test_a_row_names_the_processors_of_its_values():
     there = {
         name: {"values": {"x": 1}, "date": "2020", "machine": {"processor": processor}}
