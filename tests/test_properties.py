@@ -65,7 +65,8 @@ def test_a_learned_schedule_falls_for_any_weights(width, seed, a, b):
         for parameter in learned.shape_params:
             parameter.add_(4 * torch.randn_like(parameter))
         log_snr = learned.log_snr(torch.tensor(sorted((a, b)), dtype=torch.float64))
-    assert log_snr[0] >= log_snr[1]
+    rounding = 1e-12 * (learned.ends[0] - learned.ends[1])  # of equal times, too
+    assert log_snr[0] >= log_snr[1] - rounding
 
 
 @FEW
