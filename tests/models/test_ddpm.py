@@ -1,5 +1,6 @@
 """DDPM: targets, weights, two scores against known distributions, invalid settings."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from monge.models.diffusion import _likelihood as accounting
 from monge.models.diffusion._denoisers import MLPDenoiser, TransformerDenoiser, UNetDenoiser
 from monge.models.diffusion._parameterisation import DenoiserPrediction, regression_target
 from monge.models.diffusion._units import Units, log_normal_interval, max_log_snr
-from monge.models.diffusion.ddpm import DDPM
+from monge.models.diffusion.ddpm import DDPM, batch_posterior_mean
 from monge.prob.noise_schedule import NoiseSchedule
 from monge.train.budget import Budget
 from monge.train.loop import fit
@@ -357,3 +358,45 @@ def test_large_images_have_small_batches_and_colour_32_positions_a_side(
     assert found.config.target == ("residual" if shape[0] == 1 else "velocity")
     model = found.config.build(space)
     assert model.loss(Batch(torch.zeros(2, *shape)))["denoising"].shape == (2,)
+
+
+def test_a_stable_target_has_the_mean_of_the_row_given_its_noise():
+    """Over all batches of three rows of a distribution of three points, at each z."""
+    points = torch.tensor([[-1.0, 0.3], [0.2, 1.0], [0.9, -0.8]], dtype=torch.float64)
+    shares = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    alpha, sigma = (torch.full((1, 1), value, dtype=torch.float64) for value in (0.8, 0.6))
+    for z in torch.tensor([[[0.1, 0.2]], [[-0.7, 0.4]], [[2.0, -1.0]]], dtype=torch.float64):
+        density = torch.exp(-0.5 * ((z - alpha * points) / sigma).square().sum(1))
+        truth = shares * density @ points / (shares @ density)
+        total, found = 0.0, torch.zeros(2, dtype=torch.float64)
+        for rows in itertools.product(range(3), repeat=3):
+            chance = shares[list(rows)].prod() * density[rows[0]]  # the first is noised to z
+            total += chance
+            found += chance * batch_posterior_mean(z, points[list(rows)], alpha, sigma)[0]
+        assert torch.allclose(found / total, truth, atol=1e-12)
+
+
+def test_a_stable_target_is_the_row_where_there_is_hardly_any_noise():
+    y = 3 + 1e-4 * torch.arange(64.0)[:, None].expand(64, 2)  # near each other, far from 0
+    alpha, sigma = torch.ones(64, 1), torch.full((64, 1), 1e-5)
+    assert torch.equal(batch_posterior_mean(y, y, alpha, sigma), y)
+
+
+def test_a_stable_target_expects_a_model_without_conditions():
+    told = replace(REAL, given={"label": Space(kind="label", shape=(), size=3, name="label")})
+    with pytest.raises(UsageError):
+        DDPM.Config(stable_target=True).build(told)
+    assert not DDPM.defaults(told).config.stable_target
+    assert DDPM.defaults(REAL).config.stable_target
+
+
+def test_a_stable_target_leaves_less_of_the_loss():
+    """The same weights, rows and noise: what the target no longer varies by is missing."""
+    losses = {}
+    for stable in (False, True):
+        torch.manual_seed(0)
+        model = DDPM.Config(stable_target=stable).build(REAL)
+        batch = Batch(torch.randn(256, 2))
+        torch.manual_seed(1)
+        losses[stable] = model.loss(batch)["denoising"].mean().item()
+    assert losses[True] < 0.5 * losses[False]
