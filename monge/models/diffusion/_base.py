@@ -114,6 +114,13 @@ def default_target(space: Space) -> NetworkTarget:
     return "residual" if few or grey or space.kind in TABLE_KINDS else "velocity"
 
 
+def is_points(space: Space) -> bool:
+    """Whether rows are a few numbers without conditions, so that many of a batch are near each
+    other and targets are stable by default. At equal time, 16 s, the bound is 0.008 nats higher
+    then on moons, 0.015 on eight_gaussians and 0.024 on pinwheel (`ddpm`)."""
+    return space.kind == "real" and space.dims <= MAX_POINT_DIMS and not space.given
+
+
 def default_clusters(space: Space) -> int:
     """Clusters of large grey images without conditions: what they show is hard to learn. Of
     samples of MNIST after 100 seconds a classifier recognised 56 % without, 86 % with 128, 91 %
@@ -149,6 +156,8 @@ def default_recipe(space: Space, clusters: int = 0) -> TrainConfig:
     )
 
 
+MAX_POINT_DIMS = 4
+"""Numbers of a row up to which targets are stable by default."""
 NetworkTarget = Literal[Target, "residual"]
 MAX_BATCH_ELEMENTS = 1 << 18
 """Entries that the network reads at once when likelihoods are computed."""
@@ -223,6 +232,16 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         self.net: Denoiser = config.net.build(
             self.units.network_space(residual), self.condition_encoder, outputs, guess
         )
+
+    def check_unconditional(self, option: str) -> None:
+        """Check that there are no conditions and no clusters where an option is set."""
+        if self.condition_encoder.width:
+            clusters = 0 if self.clusters is None else len(self.clusters.shares)
+            found = ", ".join(self.space.given) or f"clusters={clusters}"
+            raise UsageError(
+                f"{option}=true expects a model without conditions, found {found}; "
+                f"give {option}=false"
+            )
 
     @property
     def learns_variance(self) -> bool:

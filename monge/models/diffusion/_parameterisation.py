@@ -5,6 +5,11 @@ $\epsilon = (z - \alpha x)/\sigma$, of the score $-\epsilon/\sigma$ (Tweedie:
 $\alpha E[x|z] = z + \sigma^2 \nabla \log p(z)$) and of the velocity
 $v = \alpha \epsilon - \sigma x$ (Salimans & Ho 2022). Predictions are means given z: a score is
 $-E[\epsilon|z]/\sigma$, not $-\epsilon/\sigma$ of the noise that was added.
+
+A network learns these means by regression on x or $\epsilon$. A stable target (Xu, Tong & Jaakkola
+2023) has $\bar x_i = \sum_j w_{ij} x_j$ in place of $x_i$, over the rows of the batch with
+$w_{ij} \propto N(z_i; \alpha_i x_j, \sigma_i^2 I)$: given these rows in any order and $z_i$,
+it was $x_j$ that was noised with probability $w_{ij}$, so that $E[\bar x_i | z_i] = E[x_i | z_i]$.
 """
 
 from __future__ import annotations
@@ -90,3 +95,14 @@ def regression_target(
         "score": lambda: -noise / sigma,
         "velocity": lambda: alpha * noise - sigma * x,
     }[of]()
+
+
+def stable_target(
+    z: Tensor, x: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The means of the rows x (B, D) that each z (B, D) may come from, and of the noise (B, D),
+    for alpha and sigma (B, 1)."""
+    # by differences: where there is little noise squares would cancel
+    distance = torch.cdist(z / alpha, x, compute_mode="donot_use_mm_for_euclid_dist")
+    mean = torch.softmax(-0.5 * (alpha / sigma * distance).square(), 1) @ x
+    return mean, noise + alpha / sigma * (x - mean)

@@ -11,10 +11,7 @@ is $E\, w(\lambda_t) |\epsilon - \hat\epsilon(z_t, \lambda_t)|^2$ with the weigh
 - `snr`: 1, that is $SNR \cdot |x - \hat x|^2$;
 - `min_snr`: $\min(SNR, \gamma) / SNR$ (Hang et al. 2023).
 
-A stable target (Xu, Tong & Jaakkola 2023) puts $\bar y_i = \sum_j w_{ij} y_j$ with
-$w_{ij} \propto N(z_i; \alpha_i y_j, \sigma_i^2 I)$ over the rows of the batch for $y_i$: given the
-rows in any order and $z_i$, it was $y_j$ that was noised with probability $w_{ij}$, so that
-$E[\bar y_i | z_i] = E[y_i | z_i]$. The minimum of the loss is the same, its gradient varies less.
+A stable target (`_parameterisation`) has the same minimum, and gradients that vary less.
 """
 
 from __future__ import annotations
@@ -40,16 +37,15 @@ from ._base import (
     default_network,
     default_recipe,
     default_target,
+    is_points,
 )
 from ._denoisers import MLPDenoiser
 from ._likelihood import enclosing_step, entrywise_step_kl
-from ._parameterisation import DenoiserPrediction, regression_target
+from ._parameterisation import DenoiserPrediction, regression_target, stable_target
 from ._units import max_log_snr
 
 VARIANCE_LOSS_WEIGHT = 1e-3
 """Weight of the bound that trains a learned variance, beside the loss that trains the mean."""
-MAX_POINT_DIMS = 4
-"""Numbers of a row up to which targets are stable by default."""
 
 
 class DDPM(Diffusion):
@@ -97,12 +93,8 @@ class DDPM(Diffusion):
         super().__init__(config, space)
         self.schedule = config.schedule.build()
         self.steps, self.variance = config.steps or 0, config.variance
-        if config.stable_target and self.condition_encoder.width:
-            found = ", ".join(space.given) or f"clusters={config.clusters}"
-            raise UsageError(
-                f"stable_target expects a model without conditions, found {found}; "
-                "give stable_target=false"
-            )
+        if config.stable_target:
+            self.check_unconditional("stable_target")
 
     @property
     def learns_variance(self) -> bool:
@@ -115,7 +107,10 @@ class DDPM(Diffusion):
         s, t = enclosing_step(time, self.steps) if self.steps else (time, time)
         noise, log_snr = torch.randn_like(y), self.schedule.log_snr(t)
         predicted = self.predict_noised(y, noise, log_snr, self.drop_conditions(batch))
-        wanted = self.wanted(predicted, y, noise)
+        alpha, sigma, clean = predicted.alpha, predicted.sigma, y
+        if self.config.stable_target:
+            clean, noise = stable_target(predicted.z, y, noise, alpha, sigma)
+        wanted = regression_target(predicted.of, clean, noise, alpha, sigma)
         error = (predicted.value - wanted).square().mean(1)
         losses = {"denoising": self.loss_weight(predicted, s, t) * error}
         if predicted.share is not None:
@@ -123,14 +118,6 @@ class DDPM(Diffusion):
             kl = entrywise_step_kl(self.schedule, s, t, y, fixed_mean, "learned").mean(1)
             losses["variance"] = VARIANCE_LOSS_WEIGHT * self.steps * kl
         return losses
-
-    def wanted(self, predicted: DenoiserPrediction, y: Tensor, noise: Tensor) -> Tensor:
-        """The regression target of rows y (B, D) with this noise."""
-        alpha, sigma = predicted.alpha, predicted.sigma
-        if self.config.stable_target:
-            mean = batch_posterior_mean(predicted.z, y, alpha, sigma)
-            y, noise = mean, noise + alpha / sigma * (y - mean)
-        return regression_target(predicted.of, y, noise, alpha, sigma)
 
     @torch.no_grad()
     def sample(
@@ -220,17 +207,3 @@ class DDPM(Diffusion):
             schedule=NoiseSchedule.Config(high=max_log_snr(space)),
             optional_first=True,
         )
-
-
-def batch_posterior_mean(z: Tensor, y: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
-    """The mean (B, D) of the rows y (B, D) that each z (B, D) may come from, for alpha and sigma
-    (B, 1)."""
-    # by differences: where there is little noise squares would cancel
-    distance = torch.cdist(z / alpha, y, compute_mode="donot_use_mm_for_euclid_dist")
-    return torch.softmax(-0.5 * (alpha / sigma * distance).square(), 1) @ y
-
-
-def is_points(space: Space) -> bool:
-    """Whether rows are a few numbers without conditions, of which a batch has many near each
-    other."""
-    return space.kind == "real" and space.dims <= MAX_POINT_DIMS and not space.given

@@ -28,11 +28,12 @@ from ...core.space import Space
 from ...prob.noise_schedule import NoiseSchedule
 from ...prob.row_embedding import TABLE_KINDS
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
-from ._base import Diffusion, NetworkTarget, default_network, default_recipe
+from ._base import Diffusion, NetworkTarget, default_network, default_recipe, is_points
 from ._conditioning import Conditioning
 from ._denoisers import MLPDenoiser
 from ._likelihood import alpha_sigma_columns
 from ._ode_samplers import DPM
+from ._parameterisation import stable_target
 from ._samplers import Langevin, Sampler
 from ._units import max_log_snr
 
@@ -52,6 +53,9 @@ class ScoreSDE(Diffusion):
         squared norm (implicit), or the same with an estimated trace (sliced)."""
         probes: Annotated[int, Range(1)] = 1
         """sliced: random directions per row."""
+        stable_target: bool = False
+        """denoising: learn the mean of the noise over the rows of a batch that a noisy row may
+        come from: the same minimum, at less variance. For models without conditions."""
         schedule: NoiseSchedule.Config = EXPLODING
         """Noise schedule."""
 
@@ -73,6 +77,8 @@ class ScoreSDE(Diffusion):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         self.schedule = config.schedule.build()
+        if config.stable_target:
+            self.check_unconditional("stable_target")
 
     def loss(self, batch: Batch) -> Losses:
         """Noise each row to z = alpha y + sigma eps, then match the score there."""
@@ -81,6 +87,9 @@ class ScoreSDE(Diffusion):
         objective = self.config.objective
         if objective == "denoising":
             predicted = self.predict_noised(y, noise, log_snr, conditions)
+            if self.config.stable_target:
+                alpha, sigma = predicted.alpha, predicted.sigma
+                _, noise = stable_target(predicted.z, y, noise, alpha, sigma)
             return {objective: 0.5 * (noise - predicted.noise).square().mean(1)}
         alpha, sigma = alpha_sigma_columns(self.schedule, log_snr)
         z = alpha * y + sigma * noise
@@ -127,6 +136,7 @@ class ScoreSDE(Diffusion):
             target=score_target(space),
             schedule=schedule,
             optional_first=space.kind in TABLE_KINDS,
+            stable_target=is_points(space),
         )
         return Defaults(config, default_recipe(space))
 
