@@ -1,8 +1,9 @@
 """Samples of a table that satisfy conditions on its columns: sex=female, age>60, pclass=1,2.
 
 Rows are sampled and kept where every condition holds: exactly the distribution of the model given
-the conditions, at the cost of the rows that are thrown away. Where few rows are kept and the model
-can complete rows, columns that are fixed to one value are set, and the others are completed.
+the conditions, at the cost of the rows that are thrown away. Where few rows are kept, many more
+would be of completed rows, and the model can complete rows, columns that are fixed to one value are
+set, and the others are completed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ MAX_CHUNK = 50_000
 PATIENCE = 10.0
 """Seconds of sampling without any row that is kept after which conditions are given up."""
 RARE, FEW_TRIES = 0.02, 20_000
-"""Share of kept rows below which fixed columns are set and the rest is completed, unless so many
-sampled rows are likely to do: completing a row may take as long as sampling a hundred."""
+"""Share of kept rows below which fixed columns may be set and the rest completed, unless so many
+sampled rows are likely to do."""
+COMPLETION_COST = 100
+"""Rows that may be sampled in the time that completing one takes: rows are completed where so many
+times more of them are kept, or where too few sampled ones would be."""
 ACCEPTANCE_SAMPLES = 10_000
 """Samples from which the share of those that obey the constraints is estimated."""
 
@@ -288,7 +292,7 @@ def sample_where(
     def search(found: ConditionalSamples, draw: Callable[[int], Tensor]) -> ConditionalSamples:
         """Rows are drawn until n hold, or are not to be expected; at most as many at a time as
         were tried before, so that what never holds is known early."""
-        most, started = max(MAX_TRIES, TRIES_PER_ROW * n), time.perf_counter()
+        started = time.perf_counter()
         while found.kept < n and found.tried < most and can_suffice(found, most, n):
             if not found.kept and time.perf_counter() - started > PATIENCE:
                 break
@@ -296,6 +300,7 @@ def sample_where(
             found = add(found, draw(min(wanted, found.tried, MAX_CHUNK, most - found.tried)))
         return found
 
+    most = max(MAX_TRIES, TRIES_PER_ROW * n)
     fixed = {
         c.name: c.fixed
         for c in conditions
@@ -309,14 +314,19 @@ def sample_where(
         x = blank.to(torch.get_default_dtype()).repeat(size, 1)
         return complete(Batch(x, observed=seen.repeat(size, 1)), generator)
 
+    def anew(size: int) -> Tensor:
+        return sample(size, generator)
+
     nothing = ConditionalSamples(torch.empty(0), 0, 0, "rejection")
-    found = add(nothing, sample(FIRST_TRY, generator))
+    found, draw = add(nothing, anew(FIRST_TRY)), anew
     rare = found.kept < n and found.acceptance < min(RARE, n / FEW_TRIES)
     if rare and fixed and isinstance(model, CanComplete) and completes(fill):
         other = replace(nothing, method="completion of the other columns")
-        found = search(add(other, fill(min(n, FIRST_TRY))), fill)
-    else:
-        found = search(found, lambda size: sample(size, generator))
+        other = add(other, fill(min(n, FIRST_TRY)))
+        often = (other.kept + 1) / other.tried > COMPLETION_COST * found.acceptance
+        if often or not can_suffice(found, most, n):
+            found, draw = other, fill
+    found = search(found, draw)
     if found.kept < n:
         texts = [condition.text for condition in conditions] or [c.text for c in view.constraints]
         what = " and ".join(map(repr, [*texts, *([OBSERVED] if observed else [])]))

@@ -265,11 +265,13 @@ def test_a_row_with_nothing_known_is_sampled(fitted):
     assert not full.isna().any().any()
 
 
-def test_rare_rows_are_completed_only_where_sampling_takes_many_tries(fitted, monkeypatch):
+def test_rare_rows_are_completed_only_where_sampling_takes_many_more_tries(fitted, monkeypatch):
     model, _ = fitted
     conditions = ["job=smith", "age>76"]
     few = model.sample_where(20, conditions, seed=1)
     assert few.method == "rejection"
     assert few.acceptance < RARE
     monkeypatch.setattr("monge.run.where.FEW_TRIES", 100)
+    assert model.sample_where(20, conditions, seed=1).method == "rejection"
+    monkeypatch.setattr("monge.run.where.COMPLETION_COST", 1)
     assert model.sample_where(20, conditions, seed=1).method != "rejection"
