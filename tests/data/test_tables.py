@@ -434,6 +434,22 @@ def test_words_among_numbers_may_be_read_as_missing(tmp_path):
     assert other.missing("a") == 1
 
 
+@pytest.mark.parametrize(
+    ("odd", "remedy"),
+    [("high", "text=missing"), ("?", "text=missing"), ("1,%03d.5", "drop=a"), ("%d %%", "drop=a")],
+)
+def test_text_and_signs_among_numbers_are_told_apart(tmp_path, odd, remedy):
+    cells = [odd % i if "%" in odd else odd for i in range(300)]
+    cells = [cell if i % 5 == 0 else str(i) for i, cell in enumerate(cells)]
+    table = "a,b\n" + "".join(f'"{cell}",{i % 3}.5\n' for i, cell in enumerate(cells))
+    with pytest.raises(DataError, match="column 'a'") as caught:
+        data.open(written(tmp_path, table))
+    assert caught.value.settings == (remedy,)
+    assert any(repr(cell) in str(caught.value) for cell in cells[::5])
+    source = data.open(written(tmp_path, table), remedy)
+    assert "a" not in source.fields or source.missing("a") == 60
+
+
 def test_every_column_that_cannot_be_read_is_told_at_once(tmp_path):
     names = ["".join(letters) for letters in itertools.permutations("abcdef")]
     rows = "".join(f"{names[i]},{i if i else 'oops'},,{i % 7}.5\n" for i in range(150))
