@@ -64,8 +64,9 @@ NUMBERED = re.compile(r"(\D*?)(\d{1,15})")
 """A counted key: A0001, row-17."""
 HEXADECIMAL = re.compile(r"[0-9a-f-]{8,}|[0-9A-F-]{8,}")
 """A hash or a uuid."""
+LONG = 10**18
 LONG_NUMBER = re.compile(r"[1-9]\d{18,}")
-"""A whole number with more digits than are computed with."""
+"""A whole number of 19 digits or more, which is nothing to compute with."""
 LETTER = re.compile(r"[^\W\d_]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -315,8 +316,10 @@ def describe_key(name: str, column: Any) -> dict[str, Any] | None:
         counts = len(numbers) - 1 == high - low < EXACT_FLOAT64 and is_gapless(numbers, low)
         # years or ages of one row each count too, but from elsewhere
         named = low in (0, 1) or KEY_NAME.search(name) is not None
-        is_key = (counts and named) or (ID_NAME.search(name) is not None and column.is_unique)
-        return {"following": high + 1} if is_key and high < EXACT_FLOAT64 else None
+        called = ID_NAME.search(name) is not None or low >= LONG
+        room = np.iinfo(numbers.dtype).max - high > len(numbers)
+        apart = called and room and len(np.unique(numbers)) == len(numbers)
+        return {"following": high + 1} if (counts and named) or apart else None
     is_text = not isinstance(column.dtype, np.dtype)  # of strings alone; others may hold anything
     if column.dtype.kind not in "OTU" or (is_text and not column.is_unique):
         return None

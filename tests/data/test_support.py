@@ -163,6 +163,8 @@ KEYS = {
     "order_id": lambda n: np.random.default_rng(0).permutation(10**6)[:n],
     "userId": lambda n: np.arange(5, 5 + 3 * n, 3),
     "account": lambda n: [str(10**19 + i * 2654435761**2 % 10**18) for i in range(n)],
+    "long": lambda n: 10**18 + np.random.default_rng(0).permutation(10**6)[:n] * 10**11,
+    "longer": lambda n: np.array([10**19 + i * 7919**3 for i in range(n)], np.uint64),
     "plate": lambda n: [f"AB-{i * 37 % 9000 + 1000}-{'XYZ'[i % 3]}" for i in range(n)],
 }
 
