@@ -136,6 +136,17 @@ def test_separators_and_headers_are_found(tmp_path, text, name, columns):
     assert len(source) == 3
 
 
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [("country,2019,2020", True), ("a,2019,2020", False), ("2001-02-03,5.5,7.5", False)],
+)
+def test_a_first_line_with_numbers_that_may_name_the_columns_is_told_of(tmp_path, first, told):
+    rows = "".join(f"{'abc'[i % 3]},{i}.5,{i * i}.25\n" for i in range(30))
+    path = written(tmp_path, f"{first}\n{rows}")
+    assert any("data.header=yes" in note for note in data.open(path).notes) == told
+    assert not any("data.header=yes" in note for note in data.open(path, "header=no").notes)
+
+
 def test_header_words_decide(tmp_path):
     path = written(tmp_path, "red,blue\ngreen,red\nred,red\nblue,blue\n")
     assert list(data.open(path).fields) == ["red", "blue"]
