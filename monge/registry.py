@@ -368,9 +368,10 @@ def check_compatible(name: str, owner: type[Model] | Entry, space: Space) -> Non
             )
     if space.missing and not owner.supports_missing:
         raise DataError(
-            f"{name} cannot train on rows with missing values; model empty cells of a table with "
-            "data.missing=model, drop such rows with data.missing=drop, fill them in with "
-            f"`monge complete`, or {suggest_models(space, owner)}"
+            f"{name} cannot train on rows with missing values; model the empty cells of a "
+            "table with data.missing=model and without data.space=plain, drop such rows with "
+            "data.missing=drop, fill them in with `monge complete`, or "
+            f"{suggest_models(space, owner)}"
         )
     varying = next(variable_length_parts(space), None)
     if varying and not owner.supports_variable_length:
