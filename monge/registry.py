@@ -368,7 +368,8 @@ def check_compatible(name: str, owner: type[Model] | Entry, space: Space) -> Non
             )
     if space.missing and not owner.supports_missing:
         raise DataError(
-            f"{name} cannot train on rows with missing values; drop such rows with "
+            f"{name} cannot train on rows with missing values; model the empty cells of a "
+            "table with data.missing=model and without data.space=plain, drop such rows with "
             "data.missing=drop, fill them in with `monge complete`, or "
             f"{suggest_models(space, owner)}"
         )

@@ -35,6 +35,9 @@ from .readers.base import RowLocations
 
 FEWEST_PAIRS = 20
 """Rows with two dates from which their order is believed."""
+FEWEST_BROKEN = 5
+"""Rows that would break the order of two columns of dates, were they independent, from which it is
+taken for one."""
 FEWEST_ROWS = 5
 """Rows for each value of a column, on average, from which a function of it is believed."""
 CHANCE = -20.0
@@ -569,11 +572,20 @@ def find_date_pairs(
                 continue
             distance = (numbers[large] - numbers[small])[~np.isnan(codes[large])]
             same_unit = unit_of(codecs[small]) == unit_of(codecs[large])
-            if same_unit and len(distance) >= FEWEST_PAIRS and bool((distance >= 0).all()):
+            ordered = len(distance) >= FEWEST_PAIRS and bool((distance >= 0).all())
+            if same_unit and ordered and tells_order(numbers[small], numbers[large]):
                 below.append((float(distance.mean()), small))
         if below:
             bases[large] = min(below)[1]
     return in_order(bases)
+
+
+def tells_order(small: np.ndarray, large: np.ndarray) -> bool:
+    """Whether rows would break small <= large if the columns were independent: births and
+    appointments are in order without being the ends of anything."""
+    small, large = (np.sort(column[~np.isnan(column)]) for column in (small, large))
+    broken = 1 - np.searchsorted(small, large, "right") / max(len(small), 1)
+    return float(broken.sum()) >= FEWEST_BROKEN
 
 
 def can_be_difference(

@@ -58,10 +58,15 @@ FEWEST_KEYS = 20
 """Rows from which a column without equal values is taken for a key."""
 KEY_NAME = re.compile(r"(?i)(^|[^a-z])(id|key|index|row|no|nr|num|number)s?([^a-z]|$)|Id$|rowname")
 """The name of a column of numbers that do not start at 0 or 1 but are still a key."""
+ID_NAME = re.compile(r"(?i:(^|[^a-z])(id|uid|guid|key)$)|[a-z]I[dD]$")
+"""The name of a column of numbers that is a key wherever they differ."""
 NUMBERED = re.compile(r"(\D*?)(\d{1,15})")
 """A counted key: A0001, row-17."""
 HEXADECIMAL = re.compile(r"[0-9a-f-]{8,}|[0-9A-F-]{8,}")
 """A hash or a uuid."""
+LONG = 10**18
+LONG_NUMBER = re.compile(r"[1-9]\d{18,}")
+"""A whole number of 19 digits or more, which is nothing to compute with."""
 LETTER = re.compile(r"[^\W\d_]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -311,14 +316,19 @@ def describe_key(name: str, column: Any) -> dict[str, Any] | None:
         counts = len(numbers) - 1 == high - low < EXACT_FLOAT64 and is_gapless(numbers, low)
         # years or ages of one row each count too, but from elsewhere
         named = low in (0, 1) or KEY_NAME.search(name) is not None
-        return {"following": high + 1} if counts and named else None
+        called = ID_NAME.search(name) is not None or low >= LONG
+        room = np.iinfo(numbers.dtype).max - high > len(numbers)
+        apart = called and room and len(np.unique(numbers)) == len(numbers)
+        return {"following": high + 1} if (counts and named) or apart else None
     is_text = not isinstance(column.dtype, np.dtype)  # of strings alone; others may hold anything
     if column.dtype.kind not in "OTU" or (is_text and not column.is_unique):
         return None
     cells = column.tolist()
     if not all(isinstance(cell, str) for cell in cells) or not column.is_unique:
         return None
-    return hexadecimal(cells) or (counted(cells) or shaped(cells) if has_words(cells) else None)
+    if has_words(cells) or all(map(LONG_NUMBER.fullmatch, cells)):
+        return hexadecimal(cells) or counted(cells) or shaped(cells)
+    return hexadecimal(cells)
 
 
 def is_gapless(numbers: np.ndarray, low: int) -> bool:

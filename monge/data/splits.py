@@ -43,7 +43,8 @@ def divide(
         parts = []
     elif free <= len(parts):
         raise DataError(
-            f"{name} has {n} rows, too few to train, validate and test on; give at least {FEWEST}"
+            f"{name} has {n} row{'s' * (n != 1)}, too few to train, validate and test on; give at "
+            f"least {FEWEST}"
         )
     if parts:
         ends = [0]

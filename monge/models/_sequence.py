@@ -265,6 +265,16 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
     ) -> Tensor:
         """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty), exact if the observed
         entries come first; padding beyond the length of a row is left unchanged."""
+        return self.complete_several(batch, 1, options, generator)[:, 0]
+
+    @torch.no_grad()
+    def complete_several(
+        self,
+        batch: Batch,
+        draws: int,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         chosen, rows = settings(self, options), self.known_rows(batch)
         self.effective = None
         if self.uses_particles:
@@ -273,16 +283,19 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
             order = self.layout.event(torch.arange(rows.x.shape[1])[None]).flatten()
             check_prefix(self.name, [order], batch.observed_mask.reshape(len(rows), -1))
             weighted = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
-        x = rows.x.clone()
+        x = rows.x[:, None].repeat(1, draws, 1)
         if not bool(weighted.all()):
-            x[~weighted] = self.flat(fill(self, rows[~weighted], options, generator))
+            exact = (~weighted).nonzero()[:, 0].repeat_interleave(draws)
+            x[~weighted] = self.flat(fill(self, rows[exact], options, generator)).unflatten(
+                0, (-1, draws)
+            )
         if bool(weighted.any()):
             x[weighted] = self.fill_by_particles(
-                rows[weighted], chosen.particles, chosen.cached, generator
-            ).x[:, 0]
-        full = self.to_event(x)
+                rows[weighted], chosen.particles, chosen.cached, generator, draws
+            ).x
+        full = self.to_event(x.flatten(0, 1)).unflatten(0, (-1, draws))
         within = self.layout.event(self.layout.within(batch))
-        return torch.where(within, full, batch.x.to(full))
+        return torch.where(within[:, None], full, batch.x[:, None].to(full))
 
     def known_rows(self, batch: Batch) -> Batch:
         x, within = self.flat(batch.x), self.layout.within(batch)

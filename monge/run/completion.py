@@ -283,12 +283,18 @@ def with_decimals(text: str, count: int) -> str:
 def point_estimate(draws: Tensor, space: Space, by: FillBy) -> Tensor:
     """The mean or median of numbers and the most frequent code of names, of draws
     (rows, draws, *event)."""
-    numbers = draws.mean(1) if by == "mean" else draws.quantile(0.5, 1)
+    numbers = draws.mean(1) if by == "mean" else quantile_of(draws, 0.5)
     kinds = [part.kind for part in space.columns] or [space.kind]
     names = torch.tensor([kind in ("label", "binary") for kind in kinds])
     if not bool(names.any()):
         return numbers
     return torch.where(names if space.columns else names[0], draws.mode(1).values, numbers)
+
+
+def quantile_of(draws: Tensor, level: float) -> Tensor:
+    """The quantile of draws (rows, draws, *event) of each row; torch's own takes no empty tensor
+    and no large one."""
+    return torch.from_numpy(np.quantile(draws.numpy(), level, axis=1)).to(draws)
 
 
 def complete_rows(
@@ -327,7 +333,7 @@ def complete_rows(
 
     low = high = None
     if interval is not None:
-        ends = (numbers.quantile(level / 2, 1) for level in (1 - interval, 1 + interval))
+        ends = (quantile_of(numbers, level / 2) for level in (1 - interval, 1 + interval))
         low, high = (filled_by(end[:, None])[:, 0] for end in ends)
     return Completed(filled_by(made).flatten(0, 1), unknown, replaced, low, high)
 

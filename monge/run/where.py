@@ -1,8 +1,9 @@
 """Samples of a table that satisfy conditions on its columns: sex=female, age>60, pclass=1,2.
 
 Rows are sampled and kept where every condition holds: exactly the distribution of the model given
-the conditions, at the cost of the rows that are thrown away. Where few rows are kept and the model
-can complete rows, columns that are fixed to one value are set, and the others are completed.
+the conditions, at the cost of the rows that are thrown away. Where few rows are kept, many more
+would be of completed rows, and the model can complete rows, columns that are fixed to one value
+are set, and the others are completed.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from ..evaluate.rejection import MAX_REPEATS, CompleteRows, complete_obeying
 from .relations import RelatedCells
 
 ComparisonSign = Literal["=", "!=", "<", "<=", ">", ">="]
-CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*$", re.S)
-RANGE = re.compile(r"\s*([^<>=!]+?)\s*(<=?)\s*([^<>=!]+?)\s*(<=?)\s*([^<>=!]+?)\s*")
+SIGN = r"\s*(!=|<=|>=|=|<|>)\s*"
+FLIPPED: Mapping[str, ComparisonSign] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 FIRST_TRY = 2000
 """Rows sampled to see how often the conditions hold."""
 MAX_TRIES, TRIES_PER_ROW = 200_000, 100
@@ -44,8 +45,11 @@ MAX_CHUNK = 50_000
 PATIENCE = 10.0
 """Seconds of sampling without any row that is kept after which conditions are given up."""
 RARE, FEW_TRIES = 0.02, 20_000
-"""Share of kept rows below which fixed columns are set and the rest is completed, unless so many
-sampled rows are likely to do: completing a row may take as long as sampling a hundred."""
+"""Share of kept rows below which fixed columns may be set and the rest completed, unless so many
+sampled rows are likely to do."""
+COMPLETION_COST = 100
+"""Rows that may be sampled in the time that completing one takes: rows are completed where so many
+times more of them are kept, or where too few sampled ones would be."""
 ACCEPTANCE_SAMPLES = 10_000
 """Samples from which the share of those that obey the constraints is estimated."""
 
@@ -105,7 +109,9 @@ def parse_where(view: View, where: Where) -> list[ColumnCondition]:
     {"age": ">60"}, {"sex": "female"}, {"pclass": [1, 2]}."""
     if isinstance(where, str):
         where = [where]
-    texts = [as_text(*pair) for pair in where.items()] if isinstance(where, Mapping) else where
+    texts = (
+        [as_text(view, *pair) for pair in where.items()] if isinstance(where, Mapping) else where
+    )
     conditions = [
         of_modelled_column(view, parse_condition(view, end))
         for text in texts
@@ -115,48 +121,84 @@ def parse_where(view: View, where: Where) -> list[ColumnCondition]:
     return conditions
 
 
-def as_text(name: str, value: Any) -> str:
+def as_text(view: View, name: str, value: Any) -> str:
     if isinstance(value, str):
-        return f"{name}{value}" if value[:1] in "<>!" else f"{name}={value}"
+        compares = value[:1] in "<>!" and value not in known_names(view, name)
+        return f"{name}{value}" if compares else f"{name}={value}"
     if isinstance(value, list | tuple | set | np.ndarray):
         return f"{name}=" + ",".join(map(str, value))
     return f"{name}={value}"
 
 
 def ends_of(view: View, text: str) -> list[str]:
-    """The conditions at both ends of a range such as 20<=age<30; other texts as they are."""
-    found = RANGE.fullmatch(text)
-    if found is None or found[1] in column_names(view):
+    """A range such as 20<=age<30 as two conditions, and each with its column first."""
+    name = any_of([*column_names(view), *fields_apart(view)])
+    if re.fullmatch(rf"\s*{name}{SIGN}.*", text, re.S):
         return [text]
-    low, above, name, below, high = found.groups()
-    return [f"{name}{above.replace('<', '>')}{low}", f"{name}{below}{high}"]
+    for column in (name, r"([^<>=!]+?)"):
+        found = re.fullmatch(
+            rf"\s*([^<>=!]+?)\s*([<>]=?)\s*{column}(?:\s*([<>]=?)\s*([^<>=!]+?))?\s*", text
+        )
+        if found is not None and (found[4] or column == name):
+            low, sign, column, other, high = found.groups()
+            ends = [f"{column}{FLIPPED[sign]}{low}"]
+            return [*ends, f"{column}{other}{high}"] if other else ends
+    return [text]
+
+
+def any_of(names: Sequence[str]) -> str:
+    """A pattern of one of the names, as long as possible, as a group."""
+    return "(" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")"
+
+
+def fields_apart(view: View) -> list[str]:
+    """The columns that samples do not have or get anew."""
+    return [*view.given, *(key.name for key in view.selection.schema.row_keys)]
+
+
+def known_names(view: View, column: str) -> tuple[str, ...]:
+    """The names of a column, but for that of an empty cell; none of a column of numbers."""
+    if column not in column_names(view):
+        return ()
+    codec = view.selection.schema.field(column).codec
+    names = codec.names if isinstance(codec, Categorical) else ()
+    return tuple(name for name in names if name != MISSING)
+
+
+def values_of(text: str, names: Sequence[str]) -> list[str]:
+    """The values that commas separate; the names of a column may hold commas."""
+    name = any_of(names)
+    if names and re.fullmatch(rf"{name}(\s*,\s*{name})*", text):
+        return [found[0] for found in re.finditer(rf"{name}(?=\s*(,|$))", text)]
+    return [part.strip() for part in text.split(",")]
 
 
 def parse_condition(view: View, text: str) -> ColumnCondition:
     names = column_names(view)
-    found = CONDITION.fullmatch(text)
+    found = re.fullmatch(rf"\s*{any_of([*names, *fields_apart(view)])}{SIGN}(.*?)\s*", text, re.S)
+    found = found or re.fullmatch(rf"\s*(.+?){SIGN}(.*?)\s*", text, re.S)
     if found is None:
+        name = text.strip() if text.strip() in names else names[0]
         raise UsageError(
-            f"--where: expected a condition such as {names[0]}=VALUE or {names[0]}>VALUE, "
+            f"--where: expected a condition such as {name}=VALUE or {name}!=VALUE, "
             f"found {text!r}; write a comparison"
         )
-    name, sign, value = found["name"], found["sign"], found["value"]
+    name, sign, value = found.groups()
     if name not in names:
         if name in view.given:
             raise UsageError(f"{name} is given to this model; use --given {name}={value}")
-        if name in [key.name for key in view.selection.schema.row_keys]:
+        if name in fields_apart(view):
             raise UsageError(f"--where: {name} is a key, which samples get anew; leave it out")
         raise UsageError(
             f"--where: {view.selection.schema.name} has no column {name!r}{nearest(name, names)}"
         )
     codec = view.selection.schema.field(name).codec
-    several = sign in ("=", "!=") and not (isinstance(codec, Categorical) and value in codec.names)
-    values = [part.strip() for part in value.split(",")] if several else [value]
+    known = known_names(view, name)
+    values = values_of(value, known) if sign in ("=", "!=") else [value]
     if sign not in ("=", "!=") and isinstance(codec, Categorical):
         raise UsageError(f"--where: {name} holds names, which have no order; use {name}=VALUE")
     for one in values:
-        if isinstance(codec, Categorical) and (one not in codec.names or one == MISSING):
-            known = [known for known in codec.names if known != MISSING]
+        if isinstance(codec, Categorical) and one not in known:
             raise UsageError(
                 f"--where: {name}={one} does not occur in the data; choose from "
                 f"{listed(known, 30)}{nearest(one, known) if len(known) > 30 else ''}"
@@ -206,7 +248,7 @@ def kind_of_values(codec: Codec) -> str:
     if isinstance(codec, Binary):
         return " or ".join(codec.values)
     if isinstance(codec, Date):
-        return f"a date such as {codec.clock.origin}"
+        return f"a date such as {codec.decode(np.zeros(1))[0]}"
     return "a whole number" if getattr(codec, "kind", "") == "counts" else "a number"
 
 
@@ -288,7 +330,7 @@ def sample_where(
     def search(found: ConditionalSamples, draw: Callable[[int], Tensor]) -> ConditionalSamples:
         """Rows are drawn until n hold, or are not to be expected; at most as many at a time as
         were tried before, so that what never holds is known early."""
-        most, started = max(MAX_TRIES, TRIES_PER_ROW * n), time.perf_counter()
+        started = time.perf_counter()
         while found.kept < n and found.tried < most and can_suffice(found, most, n):
             if not found.kept and time.perf_counter() - started > PATIENCE:
                 break
@@ -296,6 +338,7 @@ def sample_where(
             found = add(found, draw(min(wanted, found.tried, MAX_CHUNK, most - found.tried)))
         return found
 
+    most = max(MAX_TRIES, TRIES_PER_ROW * n)
     fixed = {
         c.name: c.fixed
         for c in conditions
@@ -309,14 +352,19 @@ def sample_where(
         x = blank.to(torch.get_default_dtype()).repeat(size, 1)
         return complete(Batch(x, observed=seen.repeat(size, 1)), generator)
 
+    def anew(size: int) -> Tensor:
+        return sample(size, generator)
+
     nothing = ConditionalSamples(torch.empty(0), 0, 0, "rejection")
-    found = add(nothing, sample(FIRST_TRY, generator))
+    found, draw = add(nothing, anew(FIRST_TRY)), anew
     rare = found.kept < n and found.acceptance < min(RARE, n / FEW_TRIES)
     if rare and fixed and isinstance(model, CanComplete) and completes(fill):
         other = replace(nothing, method="completion of the other columns")
-        found = search(add(other, fill(min(n, FIRST_TRY))), fill)
-    else:
-        found = search(found, lambda size: sample(size, generator))
+        other = add(other, fill(min(n, FIRST_TRY)))
+        often = (other.kept + 1) / other.tried > COMPLETION_COST * found.acceptance
+        if often or not can_suffice(found, most, n):
+            found, draw = other, fill
+    found = search(found, draw)
     if found.kept < n:
         texts = [condition.text for condition in conditions] or [c.text for c in view.constraints]
         what = " and ".join(map(repr, [*texts, *([OBSERVED] if observed else [])]))

@@ -344,3 +344,14 @@ def test_a_constant_column_is_written_back():
     same_rows(view.decode(x), frame)
     same = pd.DataFrame({"a": [1.5] * 30, "b": ["x"] * 30})
     assert data.open(same).main == ("a", "b")  # something must be modelled
+
+
+@pytest.mark.parametrize(("years", "is_difference"), [(1, True), (30, False)])
+def test_dates_are_differences_only_where_their_order_says_something(years, is_difference):
+    rng = np.random.default_rng(0)
+    first = pd.Timestamp("1980-01-01") + pd.to_timedelta(rng.integers(0, 9000, 300), "D")
+    later = first + pd.to_timedelta(rng.integers(0, 300, 300) + 365 * (years - 1), "D")
+    if not is_difference:
+        later = later[rng.permutation(300)] + pd.to_timedelta(9000, "D")
+    found = data.open(pd.DataFrame({"later": later, "first": first, "x": rng.normal(size=300)}))
+    assert [each.name for each in found.schema.differences] == ["later"] * is_difference

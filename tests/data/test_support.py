@@ -160,6 +160,11 @@ KEYS = {
     "user": lambda n: [f"user{i}" for i in range(n)],
     "uuid": lambda n: [str(uuid.UUID(int=i * 7919 << 64 | i)) for i in range(n)],
     "hash": lambda n: [f"{i * 2654435761 % 2**32:08x}" for i in range(n)],
+    "order_id": lambda n: np.random.default_rng(0).permutation(10**6)[:n],
+    "userId": lambda n: np.arange(5, 5 + 3 * n, 3),
+    "account": lambda n: [str(10**19 + i * 2654435761**2 % 10**18) for i in range(n)],
+    "long": lambda n: 10**18 + np.random.default_rng(0).permutation(10**6)[:n] * 10**11,
+    "longer": lambda n: np.array([10**19 + i * 7919**3 for i in range(n)], np.uint64),
     "plate": lambda n: [f"AB-{i * 37 % 9000 + 1000}-{'XYZ'[i % 3]}" for i in range(n)],
 }
 
@@ -198,6 +203,16 @@ def test_keys_are_recognised_and_made_afresh(name):
 )
 def test_other_numbers_are_no_keys(column):
     assert not data.open(table().assign(value=column)).schema.row_keys
+
+
+@pytest.mark.parametrize("name", ["paid", "humid", "keys pressed", "id_count"])
+def test_numbers_that_differ_are_no_keys_without_such_a_name(name):
+    frame = table().assign(**{name: np.arange(5, 5 + 3 * N, 3)})
+    assert not data.open(frame).schema.row_keys
+
+
+def test_numbers_that_repeat_are_no_key():
+    assert not data.open(table().assign(group_id=np.arange(N) // 2)).schema.row_keys
 
 
 def test_few_rows_have_no_keys():

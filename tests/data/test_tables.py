@@ -136,6 +136,17 @@ def test_separators_and_headers_are_found(tmp_path, text, name, columns):
     assert len(source) == 3
 
 
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [("country,2019,2020", True), ("a,2019,2020", False), ("2001-02-03,5.5,7.5", False)],
+)
+def test_a_first_line_with_numbers_that_may_name_the_columns_is_told_of(tmp_path, first, told):
+    rows = "".join(f"{'abc'[i % 3]},{i}.5,{i * i}.25\n" for i in range(30))
+    path = written(tmp_path, f"{first}\n{rows}")
+    assert any("data.header=yes" in note for note in data.open(path).notes) == told
+    assert not any("data.header=yes" in note for note in data.open(path, "header=no").notes)
+
+
 def test_header_words_decide(tmp_path):
     path = written(tmp_path, "red,blue\ngreen,red\nred,red\nblue,blue\n")
     assert list(data.open(path).fields) == ["red", "blue"]
@@ -432,6 +443,22 @@ def test_words_among_numbers_may_be_read_as_missing(tmp_path):
     assert source.missing("a") == 1
     other = data.open(written(tmp_path, "a,b\nnone at all,3.5\n"), fields=source.fields_dict())
     assert other.missing("a") == 1
+
+
+@pytest.mark.parametrize(
+    ("odd", "remedy"),
+    [("high", "text=missing"), ("?", "text=missing"), ("1,%03d.5", "drop=a"), ("%d %%", "drop=a")],
+)
+def test_text_and_signs_among_numbers_are_told_apart(tmp_path, odd, remedy):
+    cells = [odd % i if "%" in odd else odd for i in range(300)]
+    cells = [cell if i % 5 == 0 else str(i) for i, cell in enumerate(cells)]
+    table = "a,b\n" + "".join(f'"{cell}",{i % 3}.5\n' for i, cell in enumerate(cells))
+    with pytest.raises(DataError, match="column 'a'") as caught:
+        data.open(written(tmp_path, table))
+    assert caught.value.settings == (remedy,)
+    assert any(repr(cell) in str(caught.value) for cell in cells[::5])
+    source = data.open(written(tmp_path, table), remedy)
+    assert "a" not in source.fields or source.missing("a") == 60
 
 
 def test_every_column_that_cannot_be_read_is_told_at_once(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -103,12 +104,23 @@ def test_completions_of_any_pattern_follow_the_conditional_given_present(name, c
         assert completion_error(model, DISCRETE, row, hidden, 500, options) < 5
 
 
-@pytest.mark.parametrize("name", ["made", "fvsbn"])
+@pytest.mark.parametrize("name", ["made", "gpt", "fvsbn"])
 def test_several_completions_of_a_row_follow_the_conditional(name):
     model = fitted(name, "table")
     options = model.SamplingConfig(particles=100)
     for row, hidden in islice(questions(), 0, None, 5):
         assert completion_error(model, DISCRETE, row, hidden, 500, options, 5) < 5
+
+
+@pytest.mark.parametrize("name", ["made", "nade", "gpt", "fvsbn"])
+def test_several_completions_of_a_row_share_its_particles(name, monkeypatch):
+    model, walked = fitted(name, "bits"), []
+    noise = model.entry_noise
+    monkeypatch.setattr(model, "entry_noise", lambda n, *rest: walked.append(n) or noise(n, *rest))
+    rows = Batch(copied_bits(3).double(), observed=torch.tensor([False, True, False, True, True]))
+    rows = replace(rows, observed=rows.observed.expand(3, 5))
+    model.complete_several(rows, 10, model.SamplingConfig(particles=60), make_generator(1))
+    assert sum(walked) <= 2 * 60 * len(rows)  # two orders round up
 
 
 @pytest.mark.parametrize("cached", [True, False])

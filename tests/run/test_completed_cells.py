@@ -15,7 +15,7 @@ from monge.core.errors import DataError
 from monge.core.space import Space
 from monge.data.readers import base, delimited
 from monge.run import completion, writers
-from monge.run.completion import complete_rows
+from monge.run.completion import POINT_DRAWS, complete_rows
 from monge.serve.served import ServedRun
 
 N = 60
@@ -265,3 +265,19 @@ def test_known_cells_of_rows_with_holes_change_only_if_a_model_says_so():
     assert torch.equal(made.x, -1 - x)
     assert made.replaced.all()
     assert torch.equal(made.filled, ~seen)
+
+
+@pytest.mark.parametrize("rows", [0, 40_000])
+def test_medians_and_intervals_of_no_rows_and_of_many(rows):
+    space = Space(kind="real", shape=(5,), mean=(0.0,), scale=(1.0,))
+    x = torch.zeros(max(rows, 3), 5)
+    seen = torch.full_like(x, rows == 0, dtype=torch.bool)
+
+    def complete(batch, draws):  # of every cell: 0, 1, 2, ...
+        return torch.arange(draws).float()[None, :, None].expand(len(batch), draws, 5)
+
+    done = complete_rows(Batch(x, observed=seen), space, complete, "median", interval=0.5)
+    middle = (POINT_DRAWS - 1) / 2
+    for found, level in ((done.low, 0.25), (done.x, 0.5), (done.high, 0.75)):
+        due = 2 * level * middle if rows else 0.0
+        torch.testing.assert_close(found, torch.full_like(x, due))

@@ -1,5 +1,7 @@
 """Conditions on the columns of samples, rejection, constraints and completion."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -68,6 +70,9 @@ def chosen(view, where, n=50, rows=None):
         ("age!=20,21", lambda f: ~f.age.isin([20, 21])),
         (["age>=30", "age<40"], lambda f: f.age.between(30, 39)),
         ("30 <= age < 40", lambda f: f.age.between(30, 39)),
+        ("40 > age >= 30", lambda f: f.age.between(30, 39)),
+        ("60 < age", lambda f: f.age > 60),
+        ("30>=age", lambda f: f.age <= 30),
         ({"job": ["cook", "smith"]}, lambda f: f.job.isin(["cook", "smith"])),
         ({"job": "clerk", "pay": "<2"}, lambda f: (f.job == "clerk") & (f.pay < 2)),
         ("grade=7", lambda f: f.job == "smith"),
@@ -84,6 +89,44 @@ def test_samples_satisfy_conditions(view, where, holds):
     assert holds(frame).all()
     share = float(holds(people()).mean())
     assert found.acceptance == pytest.approx(share, abs=5 * np.sqrt(share * (1 - share) / 2000))
+
+
+def odd_names() -> pd.DataFrame:
+    frame = people()[["age", "pay", "ok", "job"]]
+    frame.columns = ["a=b", "a", "a<b", "income, net"]
+    people_of = {"cook": ">50, K", "clerk": "<=50", "smith": ">50"}
+    start = pd.Timestamp("2001-02-03")
+    return frame.assign(
+        **{"income, net": frame["income, net"].map(people_of)},
+        born=start + pd.to_timedelta(frame["a=b"] * 40, "D"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("a=b>60", lambda f: f["a=b"] > 60),
+        ("30<=a=b<40", lambda f: f["a=b"].between(30, 39)),
+        ("a>2", lambda f: f["a"] > 2),
+        ("2<a", lambda f: f["a"] > 2),
+        ("a<b=True", lambda f: f["a<b"]),
+        ("income, net=>50, K", lambda f: f["income, net"] == ">50, K"),
+        ("income, net=<=50,>50, K", lambda f: f["income, net"] != ">50"),
+        ({"income, net": ">50"}, lambda f: f["income, net"] == ">50"),
+        ({"income, net": [">50, K", "<=50"]}, lambda f: f["income, net"] != ">50"),
+        ("2004-01-01<=born<2005-01-01", lambda f: pd.to_datetime(f.born).dt.year == 2004),
+        ({"born": pd.Timestamp("2003-01-24")}, lambda f: f["a=b"] == 18),
+    ],
+)
+def test_columns_and_names_may_hold_signs_and_commas(where, holds):
+    frame = view_of_odd_names().decode(chosen(view_of_odd_names(), where, 20).x)
+    assert len(frame) == 20
+    assert holds(frame).all()
+
+
+@functools.cache
+def view_of_odd_names():
+    return data.open(odd_names()).view()
 
 
 @pytest.mark.parametrize(
@@ -265,11 +308,13 @@ def test_a_row_with_nothing_known_is_sampled(fitted):
     assert not full.isna().any().any()
 
 
-def test_rare_rows_are_completed_only_where_sampling_takes_many_tries(fitted, monkeypatch):
+def test_rare_rows_are_completed_only_where_sampling_takes_many_more_tries(fitted, monkeypatch):
     model, _ = fitted
     conditions = ["job=smith", "age>76"]
     few = model.sample_where(20, conditions, seed=1)
     assert few.method == "rejection"
     assert few.acceptance < RARE
     monkeypatch.setattr("monge.run.where.FEW_TRIES", 100)
+    assert model.sample_where(20, conditions, seed=1).method == "rejection"
+    monkeypatch.setattr("monge.run.where.COMPLETION_COST", 1)
     assert model.sample_where(20, conditions, seed=1).method != "rejection"

@@ -76,6 +76,7 @@ class Layout:
     columns: tuple[str, ...]
     named: bool
     decimal: str
+    unsure: bool = False  # whether the first line, read as data, may name the columns
 
     @property
     def width(self) -> int:
@@ -195,7 +196,8 @@ def find_layout(path: Path, options: Options) -> Layout:
     columns = column_names(first, path) if named else [f"c{i + 1}" for i in range(len(first))]
     below = head(content[rows.end[0] :] if named else content)
     decimal = "," if mark == ";" and COMMA.search("\n".join(below)) else "."
-    return replace(layout, columns=tuple(columns), named=named, decimal=decimal)
+    unsure = options.header == "auto" and not named and may_be_header(first, sample[1:])
+    return replace(layout, columns=tuple(columns), named=named, decimal=decimal, unsure=unsure)
 
 
 def opening(path: Path, count: int) -> tuple[bytes, bool]:
@@ -437,6 +439,19 @@ def is_header(cells: Sequence[str], below: Sequence[Sequence[str]], mark: str) -
     return len(set(cells)) == len(cells) or (bool(below) and not again)
 
 
+def may_be_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Whether all cells differ, and those that are no numbers are words that do not stand below
+    them."""
+    text = [place for place, cell in enumerate(cells) if not is_number(cell)]
+    columns = list(zip(*below, strict=False))[: len(cells)]
+    words = all(LETTER.search(cells[place]) for place in text)
+    again = any(cells[place] in columns[place] for place in text if place < len(columns))
+    return bool(text and columns) and words and not again and len(set(cells)) == len(cells)
+
+
+LETTER = re.compile(r"[^\W\d_]")
+
+
 def is_number(cell: str) -> bool:
     try:
         float(cell)
@@ -498,6 +513,11 @@ def parse(
         if layout.full_stops:
             notes += (
                 f"every line of {path.name} ends with a full stop, which is not read as data",
+            )
+        if layout.unsure:
+            notes += (
+                f"the first line of {path.name} is read as data, as it holds numbers; set "
+                "data.header=yes if it names the columns",
             )
         if swapped or (reals and layout.decimal == ","):
             notes += (f"commas between digits of {path.name} are read as decimal points",)

@@ -479,12 +479,13 @@ def fit_text(column: Cells, found: np.ndarray, name: str, options: Options, at: 
         if whole and is_large(exact := np.array([int(value) for value in values])):
             return fit_number(cells, exact, name, "int64", False, at)
         return fit_number(cells, read[:-1], name, "int64" if whole else "float64", False, at)
-    if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text != "label":
-        if options.text == "missing":
-            plain = fit_number(cells, read[~np.isnan(read)], name, "Float64", True, at)
-            return LenientNumber(
-                kind=plain.kind if isinstance(plain, Number) else "counts", dtype="Float64"
-            )
+    few = len(strange) <= (1 - MOSTLY) * seen.sum()
+    if options.text == "missing" and len(strange) < seen.sum() / 2:
+        plain = fit_number(cells, read[~np.isnan(read)], name, "Float64", True, at)
+        return LenientNumber(
+            kind=plain.kind if isinstance(plain, Number) else "counts", dtype="Float64"
+        )
+    if options.text != "label" and few:
         row, some = int(strange[0]), listed(dict.fromkeys(map(repr, found[strange])), 3)
         raise Unfit(
             f"{at(row)}: expected a number, found {found[row]!r} ({len(strange)} of "
@@ -525,14 +526,23 @@ def fit_names(column: Cells, found: np.ndarray, name: str, blank: bool) -> Categ
     codec = Categorical.fit(found, str(column.dtype), blank)
     is_full = bool((distinct(found)[1] >= 0).all())
     if len(codec.names) > max(100, len(found) / 2):
-        if signed := [each for each in codec.names if SIGNED_NUMBER.fullmatch(each)]:
-            shown = next((each for each in signed if not each.isdigit()), signed[0])
-            if len(signed) >= MOSTLY * len(codec.names):
-                raise Unfit.drop(
-                    name,
-                    f"holds numbers such as {shown!r}, which are text for their signs, units or "
-                    "separators (write digits and a decimal point alone)",
-                )
+        odd = [each for each in codec.names if np.isnan(number(each))]
+        signed = [each for each in odd if SIGNED_NUMBER.fullmatch(each)]
+        numbers = len(codec.names) - len(odd)
+        if signed and numbers + len(signed) >= MOSTLY * len(codec.names):
+            raise Unfit.drop(
+                name,
+                f"holds numbers such as {signed[0]!r}, which are text for their signs, units or "
+                "separators (write digits and a decimal point alone)",
+            )
+        if odd and numbers > len(odd):
+            why = f"has text ({listed([repr(each) for each in odd], 3)}) where numbers belong"
+            raise Unfit(
+                f"column {name!r} {why}; fix the cells, set data.text=missing to read them as "
+                f"missing, or drop the column with data.drop={name}",
+                why,
+                "text=missing",
+            )
         raise Unfit.drop(
             name,
             f"has {len(codec.names)} different values in {len(found)} rows, like an identifier",

@@ -57,9 +57,11 @@ class SelfMasking(nn.Module):
         super().__init__()
         own = [i for i, part in enumerate(space.columns) if is_self_masked(part)]
         if not own:
+            others = [f"{part.name} ({part.kind})" for part in space.columns if part.optional]
+            found = f"them in {' and '.join(others)} alone" if others else "none"
             raise UsageError(
-                "missing_mechanism=self needs columns of real numbers with empty cells, found "
-                f"{space} without any; remove it, or choose a table with such columns"
+                "missing_mechanism=self: expected empty cells in columns of real numbers, found "
+                f"{found}; remove it, or choose a table with such columns"
             )
         parts = tuple(value_space(space).columns[i] for i in own)
         self.values = Head(
