@@ -11,6 +11,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import MLPDenoiser
 from monge.models.diffusion._ode_samplers import DPM
+from monge.models.diffusion._samplers import Langevin
 from monge.models.diffusion.score_sde import ScoreSDE
 
 PLANE = Space(kind="real", shape=(2,), name="x", mean=(1.0, -1.0), scale=(2.0, 0.5), rows=1000)
@@ -108,3 +109,12 @@ def test_moons_are_learned_in_each_way(match):
     truth = run.split(None, "test").whole().x
     near = torch.cdist(x, truth).amin(1)
     assert near.mean() < 0.2
+
+
+def test_residuals_of_few_levels_are_sampled_by_the_probability_flow():
+    """Langevin steps left the samples of digits ten times as far from the rows."""
+    few = Space(kind="levels", shape=(1, 6, 6), size=5, name="x", rows=100)
+    for space, target, sampler in ((few, "residual", DPM), (PLANE, "score", Langevin)):
+        model = ScoreSDE.defaults(space).config.build(space)
+        assert model.config.target == target
+        assert type(model.sampling_defaults().sampler) is sampler.Config

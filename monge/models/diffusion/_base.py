@@ -109,9 +109,14 @@ def default_target(space: Space) -> NetworkTarget:
     """The residual of x for tables, for few enough levels and for large grey images, else the
     velocity. Backgrounds of grey images have one level, which the own noisy value of a pixel shows
     at once, and from which a predicted velocity leaves samples a few levels away."""
-    few = space.kind == "binary" or 0 < space.size <= MAX_ENUMERATED_LEVELS
     grey = space.kind == "levels" and is_large_image(space) and not is_high_dimensional(space)
-    return "residual" if few or grey or space.kind in TABLE_KINDS else "velocity"
+    residual = has_few_levels(space) or grey or space.kind in TABLE_KINDS
+    return "residual" if residual else "velocity"
+
+
+def has_few_levels(space: Space) -> bool:
+    """Whether the posterior over all levels of an entry is computed."""
+    return space.kind == "binary" or 0 < space.size <= MAX_ENUMERATED_LEVELS
 
 
 def is_points(space: Space) -> bool:

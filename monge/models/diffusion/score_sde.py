@@ -8,8 +8,8 @@ $s(z, t) \approx \nabla_z \log p_t(z)$ for $z = \alpha_t x + \sigma_t \epsilon$,
 
 each times $\sigma^2$ and with t spread evenly. They differ by constants: all have their minimum at
 the score of $p_t$. Samples follow annealed Langevin dynamics (Song & Ermon 2019), or any sampler;
-those of tables the probability flow by DPM-Solver++, as the rates of names and empty cells that
-Langevin steps reach depend on their number and size.
+those of tables and of few levels the probability flow by DPM-Solver++, as the rates of names,
+empty cells and levels that Langevin steps reach depend on their number and size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from ...core.space import Space
 from ...prob.noise_schedule import NoiseSchedule
 from ...prob.row_embedding import TABLE_KINDS
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
-from ._base import Diffusion, NetworkTarget, default_network, default_recipe, is_points
+from ._base import (
+    Diffusion,
+    NetworkTarget,
+    default_network,
+    default_recipe,
+    has_few_levels,
+    is_points,
+)
 from ._conditioning import Conditioning
 from ._denoisers import MLPDenoiser
 from ._likelihood import alpha_sigma_columns
@@ -46,8 +53,8 @@ class ScoreSDE(Diffusion):
     class Config(Diffusion.Config):
         tag = "model/diffusion.score_sde"
         target: NetworkTarget = "score"
-        """What the network predicts; each determines the others. For tables residual: what the
-        own noisy value of a cell does not determine of its logits."""
+        """What the network predicts; each determines the others. For tables and few levels
+        residual: what the own noisy value of an entry does not determine of it."""
         objective: Literal["denoising", "implicit", "sliced"] = "denoising"
         """Score matching: error of the noise (denoising), trace of the score's Jacobian plus its
         squared norm (implicit), or the same with an estimated trace (sliced)."""
@@ -61,16 +68,17 @@ class ScoreSDE(Diffusion):
 
     class SamplingConfig(Diffusion.SamplingConfig):
         sampler: Sampler.Config = Langevin.Config()
-        """Sampling algorithm, for tables dpm by default: langevin or pc (corrections, ratio),
+        """Sampling algorithm, for a residual dpm by default: langevin or pc (corrections, ratio),
         ancestral (variance), ddim (eta), dpm (order, correct), heun (churn), ode (method,
         tolerance)."""
 
     config: Config
 
     def sampling_defaults(self) -> SamplingConfig:
-        """DPM-Solver++ for tables: 10000 rows of SLID after 30 s take 5 s and leave each column
-        empty within 0.5 points of the rows, by Langevin steps 96 s and 1 point."""
-        if self.space.kind in TABLE_KINDS:
+        """DPM-Solver++ where the network predicts a residual: 10000 rows of SLID after 30 s take
+        5 s and leave each column empty within 0.5 points of the rows, by Langevin steps 96 s and 1
+        point; the energy distance of digits is 0.06, by Langevin steps 0.60."""
+        if self.config.target == "residual":
             return self.SamplingConfig(sampler=DPM.Config())
         return self.SamplingConfig()
 
@@ -133,7 +141,7 @@ class ScoreSDE(Diffusion):
         )
         config = cls.Config(
             net=default_network(space),
-            target=score_target(space),
+            target="residual" if has_few_levels(space) else score_target(space),
             schedule=schedule,
             optional_first=space.kind in TABLE_KINDS,
             stable_target=is_points(space),
