@@ -158,12 +158,13 @@ def repeat(
     jobs: int,
     out: Path,
 ) -> None:
-    from ..comparison.reproduction import reproduce, write
+    from ..comparison.reproduction import kept_lines, reproduce, write
 
     if lacking := table.missing():
         console.note(f"not on this machine, left out: {', '.join(lacking)}")
     console.note(table.departs)
     out.mkdir(parents=True, exist_ok=True)
+    kept_lines(out / f"{table.name}.json")  # refused before the first fit
     lines = []
     for each in reproduce(table, only, budget, repeats, threads, jobs):
         if each.repeat is None:

@@ -159,7 +159,8 @@ def measure(fit: Fit, k: int, home: Path, threads: int = 1) -> FitResult:
             "steps": run.result["step"],
             "commit": commit(),
             "threads": threads,
-            **when_and_where(),
+            "date": datetime.date.today().isoformat(),
+            "processor": processor_name(),
         }
         text = json.dumps(storage.with_format(content), indent=1) + "\n"
         storage.write(folder / RESULTS, text)
@@ -271,8 +272,7 @@ def write(table: Table, found: Sequence[FitResult], out: Path, home: Path | None
     stay."""
     home = home or storage.home() / f"reproduce-{table.name}"
     path = out / f"{table.name}.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    lines = {line["name"]: before(known) | line for line in known.get("lines", [])}
+    lines = kept_lines(path)
     lines |= {each.fit.name: line_of(each, home) for each in found}
     values = {
         re.sub(r"\W", "_", f"{name}-{metric}"): score["value"]
@@ -299,13 +299,26 @@ def write(table: Table, found: Sequence[FitResult], out: Path, home: Path | None
     return path
 
 
-def before(known: Mapping[str, Any]) -> dict[str, str]:
-    """When and where lines of a file were measured that do not say so themselves."""
-    return {"date": known["date"], "processor": known["machine"]["processor"]}
+LINE_KEYS = {"name", "data", "metrics", "published", "curve"}
 
 
-def when_and_where() -> dict[str, str]:
-    return {"date": datetime.date.today().isoformat(), "processor": processor_name()}
+def kept_lines(path: Path) -> dict[str, dict[str, Any]]:
+    """The lines that a file keeps, by name, each with its day and processor or those of the file."""
+    if not path.exists():
+        return {}
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        common = {"date": record["date"], "processor": record["machine"]["processor"]}
+        lines = {line["name"]: common | line for line in record["lines"]}
+        complete = all(line.keys() >= LINE_KEYS for line in lines.values())
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        complete = False
+    if not complete:
+        raise RunError(
+            f"{path}: expected lines of a table as `monge reproduce` keeps them, found another or "
+            "a damaged file; move it away, or name another folder with --out"
+        )
+    return lines
 
 
 def line_of(each: FitResult, home: Path) -> dict[str, Any]:

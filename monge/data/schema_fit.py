@@ -64,9 +64,9 @@ NUMBERED = re.compile(r"(\D*?)(\d{1,15})")
 """A counted key: A0001, row-17."""
 HEXADECIMAL = re.compile(r"[0-9a-f-]{8,}|[0-9A-F-]{8,}")
 """A hash or a uuid."""
-LONG = 10**18
-LONG_NUMBER = re.compile(r"[1-9]\d{18,}")
-"""A whole number of 19 digits or more, which is nothing to compute with."""
+LONG, LONG_NUMBER = 10**18, re.compile(r"[1-9]\d{18,}")
+"""A whole number of 19 digits or more, which is nothing to compute with: the smallest, and how
+they are written."""
 LETTER = re.compile(r"[^\W\d_]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 

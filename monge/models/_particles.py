@@ -72,6 +72,12 @@ class CompletesByParticles(CanComplete, HasConditionals, abc.ABC):
     def particle_steps(self, member: int, rows: Batch, cached: bool) -> EntryStepper:
         """A pass along the member's order over flat rows (n, D)."""
 
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty)."""
+        return self.complete_several(batch, 1, options, generator)[:, 0]
+
     def member_weights(self, batch: Batch) -> Tensor:
         """Log-weights of the members before any entry is weighed, (n, K)."""
         return batch.x.new_zeros(len(batch), len(self.orders))

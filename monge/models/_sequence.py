@@ -260,14 +260,6 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
         return self.layout.steps(x).to(self.blank.dtype)
 
     @torch.no_grad()
-    def complete(
-        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
-    ) -> Tensor:
-        """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty), exact if the observed
-        entries come first; padding beyond the length of a row is left unchanged."""
-        return self.complete_several(batch, 1, options, generator)[:, 0]
-
-    @torch.no_grad()
     def complete_several(
         self,
         batch: Batch,
@@ -275,6 +267,8 @@ class SequenceModel(Model, HasLikelihood, CanSample, CompletesByParticles, CanSt
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """Exact if the observed entries come first; padding beyond the length of a row is left
+        unchanged."""
         chosen, rows = settings(self, options), self.known_rows(batch)
         self.effective = None
         if self.uses_particles:

@@ -85,6 +85,28 @@ def test_figures_are_measured_once_and_kept_beside_published_ones(tmp_path, monk
     assert len(json.loads(path.read_text())["lines"]) == 2, "lines not measured now are kept"
 
 
+def test_a_line_keeps_its_day_and_processor_or_has_those_of_its_file(tmp_path):
+    line = dict.fromkeys(sorted(reproduction.LINE_KEYS), 0) | {"name": "old"}
+    own = line | {"name": "own", "date": "2020-02-02", "processor": "B"}
+    record = {"date": "2020-01-01", "machine": {"processor": "A"}, "lines": [line, own]}
+    (tmp_path / "small.json").write_text(json.dumps(record))
+    found = reproduction.kept_lines(tmp_path / "small.json")
+    assert [(each["date"], each["processor"]) for each in found.values()] == [
+        ("2020-01-01", "A"),
+        ("2020-02-02", "B"),
+    ]
+    assert reproduction.kept_lines(tmp_path / "none.json") == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"lines": []}', '{"lines": 3, "date": ""}'])
+def test_other_files_are_refused_before_the_first_fit(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(reproduction, "open_run", lambda *_, **__: pytest.fail("fitted"))
+    (tmp_path / "toys.json").write_text(text)
+    found = CliRunner().invoke(command, ["toys", "--out", str(tmp_path)])
+    assert isinstance(found.exception, RunError)
+    assert (tmp_path / "toys.json").read_text() == text
+
+
 def test_an_interrupted_fit_goes_on(tmp_path):
     fit = SMALL.fits[1]
     whole = reproduction.measure(fit, 0, tmp_path / "whole")

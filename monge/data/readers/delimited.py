@@ -444,12 +444,9 @@ def may_be_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     them."""
     text = [place for place, cell in enumerate(cells) if not is_number(cell)]
     columns = list(zip(*below, strict=False))[: len(cells)]
-    words = all(LETTER.search(cells[place]) for place in text)
+    words = all(any(map(str.isalpha, cells[place])) for place in text)
     again = any(cells[place] in columns[place] for place in text if place < len(columns))
     return bool(text and columns) and words and not again and len(set(cells)) == len(cells)
-
-
-LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_number(cell: str) -> bool:

@@ -127,13 +127,6 @@ class AutoregressiveModel(Model, HasLikelihood, CanSample, CompletesByParticles,
         return x.reshape(len(x), -1).to(self.blank.dtype)
 
     @torch.no_grad()
-    def complete(
-        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
-    ) -> Tensor:
-        """x_hidden ~ p(x_hidden | x_observed, no hidden cell is empty)."""
-        return self.complete_several(batch, 1, options, generator)[:, 0]
-
-    @torch.no_grad()
     def complete_several(
         self,
         batch: Batch,

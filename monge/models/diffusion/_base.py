@@ -57,6 +57,8 @@ CLUSTER_ROWS = 100
 """Rows of such a cluster, of fewer rows than for that many."""
 CLUSTER_SWEEPS = 5
 """Passes of k-means over all training rows, after those over the rows of the initialisation."""
+MAX_POINT_DIMS = 4
+"""Numbers of a row up to which targets are stable by default."""
 HIGH_DIMENSIONAL_ENTRIES, FIRST_LEVEL_SIDE = 2048, 32
 """Numbers of a large image, pixels times channels, from which its network has few channels at full
 resolution; and the positions to a side of the first level of that network."""
@@ -161,8 +163,6 @@ def default_recipe(space: Space, clusters: int = 0) -> TrainConfig:
     )
 
 
-MAX_POINT_DIMS = 4
-"""Numbers of a row up to which targets are stable by default."""
 NetworkTarget = Literal[Target, "residual"]
 MAX_BATCH_ELEMENTS = 1 << 18
 """Entries that the network reads at once when likelihoods are computed."""

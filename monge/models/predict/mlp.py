@@ -62,9 +62,9 @@ class MLPPredictor(Predictor):
     def defaults(cls, space: Space) -> Defaults:
         """Few rows get a small smooth network and, since no variance that is learned from them is
         right everywhere, a mixture, whose tails cost a surprising row less; the average of its
-        weights is what early stopping sees. A third of the weight decay and half of the dropout of
-        before raised the held-out log-likelihood of energy by 0.48 nats, yacht 0.22 and concrete
-        0.10, and lowered that of boston by 0.05 (means of three splits)."""
+        weights is what early stopping sees. With weight decay 0.3 and dropout 0.1 the held-out
+        log-likelihood of UCI's energy was 0.48 nats lower, yacht's 0.22 and concrete's 0.10, and
+        boston's 0.05 higher (means of three splits)."""
         small = space.rows < SMALL_DATA_ROWS
         net = Network.Config(width=64 if small else 256, dropout=0.05 if small else 0.2, init="he")
         config = cls.Config(net=net)
