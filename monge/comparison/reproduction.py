@@ -303,7 +303,7 @@ LINE_KEYS = {"name", "data", "metrics", "published", "curve"}
 
 
 def kept_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """The lines that a file keeps, by name, each with its day and processor or those of the file."""
+    """The lines that a file keeps, by name, each with its own day and processor or the file's."""
     if not path.exists():
         return {}
     try:
