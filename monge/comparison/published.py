@@ -416,6 +416,7 @@ DROPOUT = {  # error, its standard error; log-likelihood, its standard error
 }
 TUNED = (
     "spread=constant",
+    "members=1",
     "net.activation=gelu",
     "net.width=100",
     "net.dropout=0.1",

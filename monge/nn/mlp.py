@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, cast
 
@@ -20,7 +21,7 @@ from .layers.init import (
     maxout_gain,
     rescale_chain,
 )
-from .layers.linear import Linear
+from .layers.linear import Linear, StackedLinear
 
 INPLACE_ACTIVATIONS = ("relu", "leaky", "elu")
 """Functions whose derivative follows from their value, so that they can work in place."""
@@ -101,3 +102,14 @@ class MLP(Configured, nn.Module):
             h = self.drop(self.noise(self.act(layer(x))))
             x = x + h if self.config.residual and place and x.shape == h.shape else h
         return self.out(x)
+
+
+def side_by_side(nets: Sequence[MLP]) -> MLP:
+    """Networks of one shape as one, which maps (K, B, inputs) to (K, B, outputs)."""
+    whole = nets[0]
+    whole.hidden = nn.ModuleList(
+        StackedLinear([cast(nn.Linear, layer) for layer in layers])
+        for layers in zip(*(net.hidden for net in nets), strict=True)
+    )
+    whole.out = cast(Linear, StackedLinear([net.out for net in nets]))
+    return whole

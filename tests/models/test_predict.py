@@ -306,3 +306,47 @@ def test_digits_are_read():
     found = fitted.evaluate()
     assert found["accuracy"].value > 0.93
     assert "energy_distance" not in found
+
+
+@pytest.mark.parametrize("kind", ["label", "real"])
+def test_networks_side_by_side_are_averaged(kind):
+    """Each is a predictor of its own, and log p is that of the mean of their densities."""
+    space, batch = noisy(60, kind)
+    whole = stirred(MLPPredictor.Config(net=NET, members=3), space, batch)
+    params = whole.params(batch.given, 60)
+    alone, log_p, means = MLPPredictor.Config(net=NET).build(space).double().eval(), [], []
+    for k, own in enumerate(params):
+        state = {
+            name: value if name in ("scales.places",) or value.shape[:1] != (3,) else value[k].mT
+            for name, value in whole.state_dict().items()
+        }
+        shapes = alone.state_dict()
+        alone.load_state_dict({name: state[name].reshape(shapes[name].shape) for name in shapes})
+        torch.testing.assert_close(alone.params(batch.given, 60), own)
+        log_p.append(alone.likelihood(batch).value)
+        means.append(alone.mean(batch.given))
+    found = whole.likelihood(batch)
+    assert found.kind == "exact"
+    torch.testing.assert_close(found.value, torch.stack(log_p).logsumexp(0) - math.log(3))
+    torch.testing.assert_close(whole.mean(batch.given), torch.stack(means).mean(0))
+    torch.testing.assert_close(whole.loss(batch)["nll"], -torch.stack(log_p).mean(0))
+    assert params.std(0).amin() > 1e-6
+    passes = whole.passes(batch.given, 60, whole.SamplingConfig(passes=4))
+    assert len(passes) == 12
+
+
+def test_samples_come_from_every_network():
+    space, batch = noisy(60, "real")
+    model = MLPPredictor.Config(net=NET, members=3).build(space).eval()
+    with torch.no_grad():
+        model.out.bias[:, 0, 0] += torch.tensor([-50.0, 0.0, 50.0])
+    x = model.sample(900, {"x": batch.given["x"][:1]}, generator=make_generator(0))
+    for centre in (-50, 0, 50):
+        share = ((x / space.scale[0] - centre).abs() < 20).double().mean().item()
+        assert share == pytest.approx(1 / 3, abs=0.06)  # four standard errors
+
+
+def test_small_tables_have_several_networks_by_default():
+    few, many = (small_data.replace(noisy(60)[0], rows=rows) for rows in (500, 5000))
+    assert MLPPredictor.defaults(few).config.members > 1
+    assert MLPPredictor.defaults(many).config.members == 1

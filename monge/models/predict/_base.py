@@ -5,14 +5,17 @@ $-\log p(y \mid x)$ whatever the target is: squared error and a learned variance
 entropy for classes, a probability for each bin of a count. Several targets share one trunk.
 
 With Monte Carlo dropout it is $\frac1N \sum_m p(y \mid x, M_m)$ over dropout masks M,
-an estimate of $E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
+an estimate of $E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016). A trunk of several networks side by
+side gives $\frac1K \sum_k p(y \mid x, w_k)$ over their weights (Lakshminarayanan, Pritzel &
+Blundell 2017): in both the distribution is the mean of those of `passes`.
 """
 
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -36,7 +39,7 @@ from ...core.model import Losses, Model, is_exporting
 from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...nn.layers.dropout import monte_carlo_dropout
-from ...nn.layers.linear import Linear
+from ...nn.layers.linear import Linear, StackedLinear
 from ...prob.heads import Head, HeadMarginals, LearnedScales
 from ._trunk import Trunk, copy_weights, encoder_input
 
@@ -102,7 +105,8 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         self.trunk = self.build_trunk(inputs)
         self.head = Head(space, config.components if config.spread == "mixture" else 1)
         self.scales = LearnedScales(self.head, config.spread == "constant")
-        self.out = Linear(self.trunk.width, self.scales.inputs)
+        outs = [Linear(self.trunk.width, self.scales.inputs) for _ in range(self.trunk.members)]
+        self.out: Any = outs[0] if len(outs) == 1 else StackedLinear(outs)
         sizes = {"classes": class_count(space), "tasks": space.dims}
         for name, size in sizes.items():
             weights = check_weights(name, getattr(config, name), size)
@@ -139,10 +143,10 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return self
 
     def weighted_nll(self, batch: Batch, params: Tensor) -> Losses:
-        """-log p(y | params) of each row with label smoothing, class and task weights; one term
-        per column if there are several targets."""
+        """-log p(y | params) of each row with label smoothing, class and task weights, the mean
+        over networks if there are several; one term per column if there are several targets."""
         x = self.flat(batch.x)
-        log_p = self.smooth_labels(self.head.log_prob(params, x), params)  # (B, D)
+        log_p = self.log_prob(params, x)  # (B, D)
         weights = self.tasks * batch.observed_mask.reshape(x.shape)
         if self.config.classes:
             weights = weights * self.classes[x.long()]
@@ -151,6 +155,14 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
             return {"nll": each.sum(1)}
         names = [column.name for column in self.space.columns]
         return dict(zip(names, each.T, strict=True))
+
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        """The smoothed log p of x (B, D) for params (B, P), or its mean over networks for params
+        (K, B, P)."""
+        if params.ndim == 2:
+            return self.smooth_labels(self.head.log_prob(params, x), params)
+        rows = params.flatten(0, 1), x.repeat(len(params), 1)
+        return self.log_prob(*rows).unflatten(0, (len(params), -1)).mean(0)
 
     def smooth_labels(self, log_p: Tensor, params: Tensor) -> Tensor:
         """Log-probabilities (B, D) mixed with the mean over all classes."""
@@ -172,9 +184,10 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         batch = as_batch(batch)
         x, seen = self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1)
         passes = self.passes(batch.given, len(batch), options, generator)
-        each = torch.stack(
+        members = torch.stack(
             [torch.where(seen, self.head.log_prob(params, x), 0.0).sum(1) for params in passes]
-        )  # (S, B)
+        ).unflatten(0, (-1, self.trunk.members))  # (S, K, B)
+        each = members.logsumexp(1) - math.log(self.trunk.members)
         if len(each) == 1:
             return Likelihood(each[0], "exact" if not pass_count(options) else "estimate")
         top = each.amax(0)
@@ -185,8 +198,8 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def sample_params(
         self, n: int, given: Given | None, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
-        """Parameters (n, P) of the distribution of each target; with dropout passes, those of a
-        random pass per row."""
+        """Parameters (n, P) of the distribution of each target; with dropout passes or several
+        networks, those of a random one per row."""
         every = torch.stack(self.passes(given or {}, n, options, generator))  # (S, n, P)
         which = torch.randint(len(every), (n,), generator=generator, device=every.device)
         return every[which, torch.arange(n)]
@@ -245,22 +258,23 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def passes(
         self, given: Given, n: int, options: BaseConfig | None, generator: Generator | None = None
     ) -> list[Tensor]:
-        """The parameters (n, P) that each thinned network gives, or those of the whole one, which
-        reads a row that is repeated once."""
+        """The parameters (n, P) that each network gives in each dropout pass; without passes a row
+        that is repeated is read once."""
         count, seed = pass_count(options), seed_of(generator)
         if not count:
             row = None if self.training or is_exporting() else repeated_row(given, n)
-            return [self.params(given, n) if row is None else self.params(row, 1).expand(n, -1)]
-        found = []
+            params = self.params(given, n) if row is None else self.params(row, 1)
+            return [own.expand(n, -1) for own in by_member(params)]
+        found: list[Tensor] = []
         for number in range(count):
             with monte_carlo_dropout(
                 self.trunk, make_generator(derive_seed(seed, "pass", number))
             ):
-                found.append(self.params(given, n))
+                found += by_member(self.params(given, n))
         return found
 
     def params(self, given: Given, n: int) -> Tensor:
-        """Parameters of the distribution of each target, (n, P)."""
+        """Parameters of the distribution of each target, (n, P), or (K, n, P) of K networks."""
         return self.scales(self.out(self.trunk(self.trunk_inputs(given, n))))
 
     def trunk_inputs(self, given: Given, n: int) -> Given:
@@ -315,6 +329,11 @@ class WrappedPredictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, Can
 
     def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         return self.predictor.mode(given, options)
+
+
+def by_member(params: Tensor) -> Sequence[Tensor]:
+    """The parameters (n, P) of each network."""
+    return [params] if params.ndim == 2 else params.unbind()
 
 
 def pass_count(options: BaseConfig | None) -> int:

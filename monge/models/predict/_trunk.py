@@ -14,16 +14,18 @@ from ...core.space import Space
 from ...nn.inputs.features import Conditions
 from ...nn.layers.dropout import GaussianNoise, dropout
 from ...nn.mlp import MLP as Network
+from ...nn.mlp import side_by_side
 
 
 class Trunk(nn.Module, abc.ABC):
-    """A network from conditions to `width` features of each row."""
+    """A network from conditions to `width` features of each row, or several side by side."""
 
     width: int
+    members: int = 1
 
     @abc.abstractmethod
     def forward(self, given: Given) -> Tensor:
-        """(B, width)"""
+        """(B, width), or of several networks (members, B, width)"""
 
 
 class FlatTrunk(Trunk):
@@ -39,20 +41,23 @@ class FlatTrunk(Trunk):
 
 
 class MLPTrunk(Trunk):
-    """Hidden layers over everything given."""
+    """Hidden layers over everything given, of one network or of `members` side by side."""
 
-    def __init__(self, config: Network.Config, inputs: Space) -> None:
+    def __init__(self, config: Network.Config, inputs: Space, members: int = 1) -> None:
         super().__init__()
-        self.flat = FlatTrunk(inputs)
+        self.flat, self.members = FlatTrunk(inputs), members
         widths = config.widths or (config.width,) * config.depth
         self.width = widths[-1] if widths else self.flat.width
         before = replace(config, widths=widths[:-1], depth=0)
-        self.net: Network = before.build(self.flat.width, config.maps * self.width)
+        nets = [before.build(self.flat.width, config.maps * self.width) for _ in range(members)]
+        self.net: Network = nets[0] if members == 1 else side_by_side(nets)
         self.act, self.drop = config.function(), dropout(config.dropout)
         self.noise = GaussianNoise(config.noise)
 
-    def forward(self, given: Given) -> Tensor:  # (B, width)
-        return self.drop(self.noise(self.act(self.net(self.flat(given)))))
+    def forward(self, given: Given) -> Tensor:  # (B, width) or (members, B, width)
+        x = self.flat(given)
+        x = x if self.members == 1 else x.expand(self.members, -1, -1)
+        return self.drop(self.noise(self.act(self.net(x))))
 
 
 def encoder_input(space: Space, encoder: Model | None) -> tuple[str | None, Space]:

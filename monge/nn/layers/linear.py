@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -104,3 +105,15 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class StackedLinear(nn.Module):
+    """K linear maps side by side, each of rows of its own: (K, B, inputs) -> (K, B, outputs)."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack([each.weight.detach().t() for each in layers]))
+        self.bias = nn.Parameter(torch.stack([each.bias.detach()[None] for each in layers]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
