@@ -6,19 +6,22 @@ them.
     python -m benchmarks.pictures a b --keep pictures-colour
     monge fit predict.cnn mnist --budget 100s --out cnn
     python -m benchmarks.pictures c --classifier cnn --samples 1000
+    python -m benchmarks.pictures c --classifier cnn --samples 1000 --sampling guidance.gamma=2.5
 
 Of each run are printed: the accuracy of a classifier between samples and rows (C2ST, 0.5 is the
 best), the share of rows near a sample (coverage) and of samples near a row (precision), each with
 what training rows reach in place of samples, the energy distance, and bits per dimension if the
 model has a likelihood. `monge evaluate` has the same metrics, but draws as many samples as a model
 makes in 40 seconds, which differ between models. With --classifier: the share of samples that it
-gives to one class with a probability of at least 0.9, and that of as many rows.
+gives to one class with a probability of at least 0.9, and that of as many rows. With --sampling:
+settings of the sampler, the same for all runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,10 +41,11 @@ CHUNK = 250
 SHOWN = ("c2st", "coverage", "precision")
 
 
-def samples_of(run: monge.Run, n: int) -> Tensor:
-    """n samples of the model's distribution."""
+def samples_of(run: monge.Run, n: int, settings: Sequence[str] = ()) -> Tensor:
+    """n samples of the model's distribution, or as the settings change it."""
     parts = [
-        run.sample_tensor(min(CHUNK, n - start), None, seed=start) for start in range(0, n, CHUNK)
+        run.sample_tensor(min(CHUNK, n - start), None, *settings, seed=start)
+        for start in range(0, n, CHUNK)
     ]
     return torch.cat(parts)
 
@@ -78,6 +82,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--split", default="test", choices=["valid", "test"])
     parser.add_argument("--scored", type=int, default=200, help="rows that are scored")
+    parser.add_argument("--sampling", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--classifier", help="run of predict.cnn on the same pictures")
     parser.add_argument("--keep", metavar="NAME", help="write results/NAME.json")
     asked = parser.parse_args()
@@ -85,7 +90,7 @@ def main() -> None:
     values: dict[str, float] = {}
     for name in asked.runs:
         run = monge.load(name)
-        x = samples_of(run, asked.samples)
+        x = samples_of(run, asked.samples, asked.sampling)
         found = measured(run, x, asked.split, asked.scored)
         if asked.classifier:
             classifier = monge.load(asked.classifier)
