@@ -146,7 +146,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         """-log p(y | params) of each row with label smoothing, class and task weights, the mean
         over networks if there are several; one term per column if there are several targets."""
         x = self.flat(batch.x)
-        log_p = self.log_prob(params, x)  # (B, D)
+        log_p = self.target_log_prob(params, x)  # (B, D)
         weights = self.tasks * batch.observed_mask.reshape(x.shape)
         if self.config.classes:
             weights = weights * self.classes[x.long()]
@@ -156,13 +156,13 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         names = [column.name for column in self.space.columns]
         return dict(zip(names, each.T, strict=True))
 
-    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+    def target_log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         """The smoothed log p of x (B, D) for params (B, P), or its mean over networks for params
         (K, B, P)."""
         if params.ndim == 2:
             return self.smooth_labels(self.head.log_prob(params, x), params)
         rows = params.flatten(0, 1), x.repeat(len(params), 1)
-        return self.log_prob(*rows).unflatten(0, (len(params), -1)).mean(0)
+        return self.target_log_prob(*rows).unflatten(0, (len(params), -1)).mean(0)
 
     def smooth_labels(self, log_p: Tensor, params: Tensor) -> Tensor:
         """Log-probabilities (B, D) mixed with the mean over all classes."""
