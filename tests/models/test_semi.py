@@ -130,6 +130,7 @@ def test_images_are_sheared_and_cut():
         (["predictor=perceptron"], "perceptron"),
         (["predictor=vae"], "vae"),
         (["predictor=recurrent", "method=fixmatch"], "sequence"),
+        (["predictor.members=3"], "members"),
     ],
 )
 def test_other_predictors_are_refused(settings, message):

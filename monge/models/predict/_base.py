@@ -15,6 +15,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self, cast
 
 import torch
@@ -294,6 +295,22 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def to_event(self, x: Tensor) -> Tensor:  # (B, D) -> (B, *event)
         x = x.reshape(-1, *self.space.shape)
         return x.long() if self.space.kind == "label" else x
+
+
+def default_network(owner: type[Predictor], space: Space) -> Any:
+    """The default settings of a predictor that is trained in another way than alone: those of one
+    network."""
+    config: Any = owner.defaults(space).config
+    return replace(config, members=1) if hasattr(config, "members") else config
+
+
+def check_one_network(config: Any, name: str) -> None:
+    """Raise UsageError if a predictor that is trained in another way has several networks."""
+    if (members := getattr(config, "members", 1)) > 1:
+        raise UsageError(
+            f"expected {name}.members=1, since one network is trained here, found {members}; "
+            "leave it out"
+        )
 
 
 class WrappedPredictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):

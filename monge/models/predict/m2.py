@@ -28,7 +28,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses, Model
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._base import Predictor, WrappedPredictor
+from ._base import Predictor, WrappedPredictor, check_one_network, default_network
 
 CLASSIFIER, GENERATOR = "model/predict.mlp", "model/latent.vae"
 """The classifier unless another is chosen, and the model of the inputs given their class."""
@@ -150,7 +150,7 @@ class M2(WrappedPredictor):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        classifier: Any = find(CLASSIFIER).owner.defaults(space).config
+        classifier = default_network(find(CLASSIFIER).owner, space)
         vae: Any = find(GENERATOR).owner.defaults(input_space(space)).config
         train_config = TrainConfig(batch_size=128, ema_decay=0.995, lr=1e-3)
         config = cls.Config(classifier=classifier, vae=vae)
@@ -197,7 +197,7 @@ def build_vae(chosen: BaseConfig | None, space: Space) -> Any:
 
 
 def build_classifier(chosen: BaseConfig | None, space: Space) -> Predictor:
-    config: Any = chosen or find(CLASSIFIER).owner.defaults(space).config
+    config: Any = chosen or default_network(find(CLASSIFIER).owner, space)
     names: Sequence[str] = [tag.rpartition(".")[2] for tag in CLASSIFIERS]
     if config.tag not in CLASSIFIERS:
         raise UsageError(
@@ -206,4 +206,5 @@ def build_classifier(chosen: BaseConfig | None, space: Space) -> Predictor:
         )
     if reason := config.owner.unsupported_reason(space):
         raise UsageError(reason)
+    check_one_network(config, "classifier")
     return config.build(space)

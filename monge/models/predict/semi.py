@@ -35,7 +35,7 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from .._moving_average import follow, warmed_up
 from .._views import cut_out, mixed_rows, transform_images
-from ._base import Predictor, WrappedPredictor
+from ._base import Predictor, WrappedPredictor, check_one_network, default_network
 from ._images import SMALL_SIDE, image_side
 
 DENSE, CONVOLUTIONS = "model/predict.mlp", "model/predict.cnn"
@@ -212,7 +212,7 @@ class SemiSupervised(WrappedPredictor):
         trust their own labels lose likelihood while they gain accuracy, so that the weights with
         the best likelihood are early ones; and labels of held-out rows choose nothing."""
         images = default_tag(space) == CONVOLUTIONS
-        predictor: Any = find(default_tag(space)).owner.defaults(space).config
+        predictor = default_network(find(default_tag(space)).owner, space)
         predictor = replace(predictor, dropout=0.0) if images else predictor
         by_method: dict[str, dict[str, Any]] = {
             "pseudo_label": {"ramp_up": 500},
@@ -251,7 +251,7 @@ def default_tag(space: Space) -> str:
 
 def build_predictor(chosen: BaseConfig | None, space: Space) -> Predictor:
     """The chosen predictor, else the default one for such inputs."""
-    config: Any = chosen or find(default_tag(space)).owner.defaults(space).config
+    config: Any = chosen or default_network(find(default_tag(space)).owner, space)
     if config.tag not in PREDICTORS:
         names = "|".join(tag.rpartition(".")[2] for tag in PREDICTORS)
         raise UsageError(
@@ -259,6 +259,7 @@ def build_predictor(chosen: BaseConfig | None, space: Space) -> Predictor:
         )
     if reason := config.owner.unsupported_reason(space):
         raise UsageError(reason)
+    check_one_network(config, "predictor")
     for name in ("encoder", "start"):
         if getattr(config, name) is not None:
             raise UsageError(
