@@ -138,13 +138,30 @@ def test_separators_and_headers_are_found(tmp_path, text, name, columns):
 
 @pytest.mark.parametrize(
     ("first", "told"),
-    [("country,2019,2020", True), ("a,2019,2020", False), ("2001-02-03,5.5,7.5", False)],
+    [("country,1,2", True), ("a,2019,2020", False), ("2001-02-03,5.5,7.5", False)],
 )
 def test_a_first_line_with_numbers_that_may_name_the_columns_is_told_of(tmp_path, first, told):
     rows = "".join(f"{'abc'[i % 3]},{i}.5,{i * i}.25\n" for i in range(30))
     path = written(tmp_path, f"{first}\n{rows}")
     assert any("data.header=yes" in note for note in data.open(path).notes) == told
     assert not any("data.header=yes" in note for note in data.open(path, "header=no").notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        ("country,2019,2020", "1.5,2.5", True),
+        ("country,2020,2010", "1.5,2.5", True),
+        ("country,2019,2020", "2018,2021", False),  # years stand below them
+        ("France,2019,2020", "1.5,2.5", False),  # a word that stands below
+        ("country,2019,2030,2031", "1.5,2.5,3.5", False),
+        ("country,2019,64", "1.5,2.5", False),
+        ("country,2019", "1.5", False),
+    ],
+)
+def test_years_in_even_steps_name_columns(tmp_path, first, second, named):
+    path = written(tmp_path, f"{first}\nFrance,{second}\nSpain,{second}\nPeru,{second}\n")
+    assert (list(data.open(path).fields) == first.split(",")) == named
 
 
 def test_header_words_decide(tmp_path):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -427,10 +427,11 @@ def cells_of(row: bytes, mark: str) -> list[str]:
 
 
 def is_header(cells: Sequence[str], below: Sequence[Sequence[str]], mark: str) -> bool:
-    """No cell is a number; where two are equal, there are rows below, and none has a cell of the
-    first in its place: such cells are values, as in a table of letters."""
+    """No cell is a number, or the numbers are years that name columns; where two cells are equal,
+    there are rows below, and none has a cell of the first in its place: such cells are values, as
+    in a table of letters."""
     if any(is_number(COMMA.sub(".", cell) if mark == ";" else cell) for cell in cells):
-        return False
+        return may_be_header(cells, below) and are_years(cells, below)
     again = any(
         cell.strip() == other.strip()
         for row in below
@@ -447,6 +448,22 @@ def may_be_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     words = all(any(map(str.isalpha, cells[place])) for place in text)
     again = any(cells[place] in columns[place] for place in text if place < len(columns))
     return bool(text and columns) and words and not again and len(set(cells)) == len(cells)
+
+
+def are_years(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Whether the numbers among the cells are two years or more in even steps, and not all numbers
+    below them are years: country,2019,2020 names columns."""
+    places = [place for place, cell in enumerate(cells) if is_number(cell)]
+    years = [int(cells[place]) if is_year(cells[place]) else 0 for place in places]
+    steps = {later - year for year, later in pairwise(years)}
+    values = [row[place] for row in below for place in places if place < len(row)]
+    numbers = [value for value in values if is_number(value)]
+    even = 0 not in years and len(steps) == 1 and 0 not in steps
+    return even and bool(numbers) and not all(map(is_year, numbers))
+
+
+def is_year(cell: str) -> bool:
+    return len(cell.strip()) == 4 and cell.strip().isdigit() and "1500" <= cell.strip() <= "2200"
 
 
 def is_number(cell: str) -> bool:
