@@ -36,6 +36,9 @@ RARE = 5
 """Rows of a name below which it is rare."""
 FEW_ROWS = 100
 """Rows below which held-out values are uncertain."""
+ROUNDED_CELLS, ROUNDED_VALUES = 1000, 20
+"""Cells from which a model learns what values repeat, and the most values that then hold half of
+the cells of a column that is reported."""
 FEW_COLUMNS = 3
 """Columns below which rows repeat by themselves."""
 SHOWN_NAMES = 28
@@ -148,6 +151,7 @@ def problems(source: Dataset) -> Iterator[Problem]:
         yield from digits_of_dates(field, source)
         yield from rare_names(field, source)
         yield from unclear_dates(field, source)
+    yield from rounded_numbers(source)
     yield from leaks(source)
 
 
@@ -224,6 +228,38 @@ def rare_names(field: Field, source: Dataset) -> Iterator[Problem]:
             f"{'has' if len(rare) == 1 else 'have'} fewer than {RARE} rows",
             "write one name such as 'other' for them, or expect little of them",
         )
+
+
+def rounded_numbers(source: Dataset) -> Iterator[Problem]:
+    """Columns of real numbers of which a few values hold most cells."""
+    few = {field.name: common_values(field, source) for field in source.schema.fields}
+    found = {name: count for name, count in few.items() if 0 < count <= ROUNDED_VALUES}
+    if found:
+        least, most = min(found.values()), max(found.values())
+        values = f"{most} values" if least == most else f"{least} to {most} values each"
+        yield Problem(
+            "rounded numbers",
+            tuple(found),
+            len(found),
+            f"half of the numbers of {listed(list(found), 3)} take only {values}: densities can be as "
+            "high as they like there, so that log-likelihoods of models say little beside one "
+            "another",
+            "compare samples by `monge evaluate` too, or write such numbers in smaller units, as "
+            "whole numbers, which have probabilities",
+        )
+
+
+def common_values(field: Field, source: Dataset) -> int:
+    """How many values hold half of the cells of a column of real numbers, apart from those that
+    models know of; 0 where there are too few cells for a model to learn which."""
+    codes = source.stored[field.name]
+    if field.space.kind != "real" or field.space.shape or not isinstance(codes, np.ndarray):
+        return 0
+    values, counts = np.unique(codes[~np.isnan(codes)], return_counts=True)
+    counts = np.sort(counts[~np.isin(values, field.space.atoms)])[::-1]
+    if counts.sum() < ROUNDED_CELLS:
+        return 0
+    return 1 + int(np.searchsorted(counts.cumsum(), counts.sum() / 2))
 
 
 def digits_of_dates(field: Field, source: Dataset) -> Iterator[Problem]:

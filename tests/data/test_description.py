@@ -112,6 +112,16 @@ def test_sounds_of_several_rates_are_described(tmp_path):
     assert f"{tmp_path}+resample8000+mulaw" in first
 
 
+def test_numbers_of_few_values_are_pointed_out_together():
+    x = np.random.default_rng(0).normal(size=(2000, 4))
+    table = pd.DataFrame({"a": x[:, 0].round(1), "b": x[:, 1].round(1), "c": x[:, 2].round(3)})
+    table["d"] = np.where(x[:, 3] < 0, 7.0, x[:, 3])  # a value that models know of
+    (found,) = (each for each in describe(table)[1] if each.name == "rounded numbers")
+    assert (found.columns, found.count) == (("a", "b"), 2)
+    few = describe(table[:900])[1]  # no model learns which values repeat
+    assert "rounded numbers" not in {each.name for each in few}
+
+
 def test_whole_numbers_that_look_like_dates_are_pointed_out():
     days = pd.date_range("2020-01-01", periods=ROWS)
     table = pd.DataFrame({"day": days.strftime("%Y%m%d").astype(int), "y": np.arange(ROWS) / 7})
