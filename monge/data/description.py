@@ -241,9 +241,9 @@ def rounded_numbers(source: Dataset) -> Iterator[Problem]:
             "rounded numbers",
             tuple(found),
             len(found),
-            f"half of the numbers of {listed(list(found), 3)} take only {values}: densities can be as "
-            "high as they like there, so that log-likelihoods of models say little beside one "
-            "another",
+            f"half of the numbers of {listed(list(found), 3)} take only {values}: densities can "
+            "be as high as they like there, so that log-likelihoods of models say little beside "
+            "one another",
             "compare samples by `monge evaluate` too, or write such numbers in smaller units, as "
             "whole numbers, which have probabilities",
         )
