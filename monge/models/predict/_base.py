@@ -301,7 +301,7 @@ def default_network(owner: type[Predictor], space: Space) -> Any:
     """The default settings of a predictor that is trained in another way than alone: those of one
     network."""
     config: Any = owner.defaults(space).config
-    return replace(config, members=1) if hasattr(config, "members") else config
+    return replace(config, members=1) if getattr(config, "members", 1) > 1 else config
 
 
 def check_one_network(config: Any, name: str) -> None:
