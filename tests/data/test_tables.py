@@ -164,6 +164,12 @@ def test_years_in_even_steps_name_columns(tmp_path, first, second, named):
     assert (list(data.open(path).fields) == first.split(",")) == named
 
 
+def test_years_name_columns_above_numbers_with_decimal_commas(tmp_path):
+    rows = "".join(f"{name};1,5;2,5\n" for name in ("France", "Spain", "Peru"))
+    source = data.open(written(tmp_path, f"country;2019;2020\n{rows}"))
+    assert list(source.fields) == ["country", "2019", "2020"]
+
+
 def test_header_words_decide(tmp_path):
     path = written(tmp_path, "red,blue\ngreen,red\nred,red\nblue,blue\n")
     assert list(data.open(path).fields) == ["red", "blue"]

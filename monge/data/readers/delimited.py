@@ -431,7 +431,7 @@ def is_header(cells: Sequence[str], below: Sequence[Sequence[str]], mark: str) -
     there are rows below, and none has a cell of the first in its place: such cells are values, as
     in a table of letters."""
     if any(is_number(COMMA.sub(".", cell) if mark == ";" else cell) for cell in cells):
-        return may_be_header(cells, below) and are_years(cells, below)
+        return may_be_header(cells, below) and are_years(cells, below, mark)
     again = any(
         cell.strip() == other.strip()
         for row in below
@@ -450,13 +450,14 @@ def may_be_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     return bool(text and columns) and words and not again and len(set(cells)) == len(cells)
 
 
-def are_years(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+def are_years(cells: Sequence[str], below: Sequence[Sequence[str]], mark: str) -> bool:
     """Whether the numbers among the cells are two years or more in even steps, and not all numbers
     below them are years: country,2019,2020 names columns."""
     places = [place for place, cell in enumerate(cells) if is_number(cell)]
     years = [int(cells[place]) if is_year(cells[place]) else 0 for place in places]
     steps = {later - year for year, later in pairwise(years)}
     values = [row[place] for row in below for place in places if place < len(row)]
+    values = [COMMA.sub(".", value) for value in values] if mark == ";" else values
     numbers = [value for value in values if is_number(value)]
     even = 0 not in years and len(steps) == 1 and 0 not in steps
     return even and bool(numbers) and not all(map(is_year, numbers))
